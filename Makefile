@@ -1,0 +1,55 @@
+# The commands of a checkout. Each makes what it needs the first time and only what changed after that.
+#
+#   make demo                 the whole loop on this machine; stays up until Ctrl-C (DEMO_ONCE=1: stops at the end)
+#   make test                 every test          make lint      style, types, borders, workflows
+#   make demo TORCH=2.13.0    with another torch, in a virtual environment of its own
+#   make bench                the benchmarks      make clean     forget what was built (keeps .venv)
+
+TORCH ?= 2.14.1
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+DEFAULT_TORCH := 2.14.1
+VENV := $(if $(filter $(DEFAULT_TORCH),$(TORCH)),.venv,.venv-$(TORCH))
+BIN := $(VENV)/bin
+SETUP := $(PYTHON) tools/setup.py --venv $(VENV) --torch $(TORCH)
+
+.PHONY: help setup setup-tests setup-system demo test lint format bench clean
+
+help:
+	@sed -n 's/^#   \(.*\)/\1/p' Makefile
+
+setup:
+	@$(SETUP)
+
+setup-tests:
+	@$(SETUP) --tests
+
+setup-system:
+	@$(PYTHON) tools/setup.py --system-only
+
+demo: setup
+	@DEMO_ONCE=$(DEMO_ONCE) $(BIN)/python -m demo
+
+test: setup-tests
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: setup
+	@echo "lint: ruff";           $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
+	@echo "lint: mypy --strict";  $(BIN)/mypy
+	@echo "lint: import borders"; $(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@echo "lint: clang-format";   git ls-files '*.cpp' '*.h' | xargs -r $(BIN)/clang-format --dry-run -Werror
+	@echo "lint: workflows";      $(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@echo "lint: actions";        $(BIN)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	@echo "lint: zizmor";         $(BIN)/zizmor --offline --quiet --no-progress .github
+
+format: setup
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+	@git ls-files '*.cpp' '*.h' | xargs -r $(BIN)/clang-format -i
+
+bench: setup
+	@$(BIN)/python -m benchmarks
+
+clean:
+	@rm -rf build spyre_backend/build *.egg-info
