@@ -12,7 +12,9 @@ PYTEST_ARGS ?=
 DEFAULT_TORCH := 2.14.1
 VENV := $(if $(filter $(DEFAULT_TORCH),$(TORCH)),.venv,.venv-$(TORCH))
 BIN := $(VENV)/bin
-SETUP := $(PYTHON) tools/setup.py --venv $(VENV) --torch $(TORCH)
+OLD_PYTHON := setup: Python 3.10 or newer is needed, this is %d.%d: name another, make PYTHON=python3.11
+SETUP := $(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 10) or sys.exit("$(OLD_PYTHON)" % v)' && \
+	$(PYTHON) tools/setup.py --venv $(VENV) --torch $(TORCH)
 
 .PHONY: help setup setup-tests setup-system demo test lint format bench clean
 
