@@ -1,0 +1,84 @@
+"""Command line of the demo: ``python -m demo``, which is what ``make demo`` runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from demo.loop import Loop, Places
+from demo.services import DemoError, Services
+
+_CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def _raise_interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _say_since(started: float) -> Any:
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started:5.0f} s] {text}", flush=True)
+
+    return say
+
+
+def _conclude(summary: dict[str, Any]) -> None:
+    """The lines that the demo is for."""
+    print()
+    for pull in summary["prs"]:
+        line = f"PR #{pull['number']}: {pull['verdict']}"
+        if pull["new_failures"]:
+            count = len(pull["new_failures"])
+            names = ", ".join(pull["new_failures"][:5]) + (", …" if count > 5 else "")
+            line += f": {count} new failing test{'s' if count > 1 else ''}: {names}"
+        print(line)
+        print(f"    {pull['url']}")
+    print(f"\n{summary['seconds']:.0f} s; everything is told in build/demo/summary.json")
+
+
+def main() -> int:
+    """Play the demo; keep the servers up until Ctrl-C, or stop at once with ``DEMO_ONCE=1``.
+
+    Returns:
+        0 done, 1 something failed, 2 another demo is running here, 130 interrupted.
+    """
+    build = _CHECKOUT / "build"
+    build.mkdir(exist_ok=True)
+    lock = (build / "demo.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("demo: another demo is running in this checkout; stop it first (Ctrl-C where it runs).", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, _raise_interrupt)
+    places = Places(checkout=_CHECKOUT, work=build / "demo", cache=build / "upstream")
+    try:
+        shutil.rmtree(places.work, ignore_errors=True)
+        places.work.mkdir(parents=True)
+        with Services() as services:
+            _conclude(Loop(places, _say_since(time.monotonic())).run(services))
+            if os.environ.get("DEMO_ONCE", "") not in ("", "0"):
+                return 0
+            print("The servers stay up; Ctrl-C stops them.", flush=True)
+            while True:
+                services.check()
+                time.sleep(1)
+    except KeyboardInterrupt:
+        print("\ndemo: stopped.", file=sys.stderr)
+        return 0 if (places.work / "summary.json").exists() else 130
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"demo: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""The flow of the demo: a base run, two pull requests, and what the HUD says about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import tomli_w
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from demo.pulls import pulls_for
+from demo.services import Service, Services, free_port
+from demo.upstream import Repository, find_tree, make_downstream, make_upstream
+
+UPSTREAM = "pytorch/pytorch"
+DOWNSTREAM = "spyre-conformance/spyre-conformance"
+LEVEL = "L4"
+APP_ID = 4711
+JOB_MINUTES = 30
+_POLL_SECONDS = 1.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where one demo keeps its things.
+
+    Attributes:
+        checkout: root of this project.
+        work: emptied at every start; databases, logs, keys, workspaces, ``summary.json``.
+        cache: kept between demos; the upstream repository.
+    """
+
+    checkout: Path
+    work: Path
+    cache: Path
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Base URLs of the three servers."""
+
+    relay: str
+    hud: str
+    github: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A pull request that was announced."""
+
+    number: int
+    head_sha: str
+    title: str
+    url: str
+
+
+def write_configuration(places: Places, at: Addresses, upstream: Repository, downstream: Repository) -> list[Service]:
+    """Keys, secrets and settings of the three servers; they exist only for this demo.
+
+    Returns:
+        The services, in the order in which one needs the other.
+    """
+    places.work.joinpath("keys").mkdir(parents=True, exist_ok=True)
+    private = places.work / "keys" / "app.pem"
+    public = places.work / "keys" / "app.pub.pem"
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = serialization.Encoding.PEM
+    private.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+    )
+    public.write_bytes(key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+    private.chmod(0o600)
+
+    allowlist = places.work / "allowlist.yml"
+    allowlist.write_text(f"{LEVEL}:\n  - {DOWNSTREAM}\n")
+    issuers = places.work / "issuers.json"
+    issuer = f"{at.github}/_services/token"
+    issuers.write_text(
+        json.dumps([{"issuer": issuer, "jwks_url": f"{issuer}/.well-known/jwks", "identity": ["repository"]}])
+    )
+    webhook_secret, hud_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+
+    emulator = places.work / "emulator.toml"
+    emulator.write_text(
+        tomli_w.dumps(
+            {
+                "data_dir": str(places.work / "github"),
+                "app": {
+                    "id": APP_ID,
+                    "public_key_file": str(public),
+                    "webhook_url": f"{at.relay}/github/webhook",
+                    "webhook_secret": webhook_secret,
+                },
+                "upstream": {"full_name": UPSTREAM, "git_dir": str(upstream.path)},
+                "downstream": [
+                    {
+                        "full_name": DOWNSTREAM,
+                        "git_dir": str(downstream.path),
+                        "vars": {
+                            "TORCH_SOURCE": "installed",
+                            "RELAY_CALLBACK_URL": f"{at.relay}/github/callback",
+                        },
+                    }
+                ],
+                "runner": {"concurrency": 1, "env": runner_environment()},
+            }
+        )
+    )
+    base = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    database = "sqlite:///" + str(places.work)
+    relay_env = {
+        "RELAY_DATABASE_URL": f"{database}/relay.sqlite",
+        "RELAY_UPSTREAM_REPO": UPSTREAM,
+        "RELAY_WEBHOOK_SECRET": webhook_secret,
+        "RELAY_GITHUB_API_URL": at.github,
+        "RELAY_GITHUB_APP_ID": str(APP_ID),
+        "RELAY_GITHUB_PRIVATE_KEY_FILE": str(private),
+        "RELAY_ALLOWLIST": str(allowlist),
+        "RELAY_OIDC_ISSUERS_FILE": str(issuers),
+        "RELAY_HUD_URL": at.hud,
+        "RELAY_HUD_KEY": hud_key,
+        "RELAY_REQUIRE_CALLBACK_TOKEN": "true",
+        "RELAY_CALLBACK_TOKEN_SECRET": secrets.token_urlsafe(32),
+    }
+    hud_env = {
+        "HUD_DATABASE_URL": f"{database}/hud.sqlite",
+        "HUD_INGEST_KEY": hud_key,
+        "HUD_ALLOWLIST": str(allowlist),
+    }
+
+    def service(name: str, module: list[str], url: str, ready: str, env: dict[str, str]) -> Service:
+        port = url.rpartition(":")[2]
+        command = [sys.executable, "-m", *module, "--host", "127.0.0.1", "--port", port]
+        return Service(name, command, url, ready, {**base, **env}, places.work / "logs" / f"{name}.log")
+
+    return [
+        service("hud", ["hud", "serve"], at.hud, "/readyz", hud_env),
+        service("github", ["relay", "emulator", "serve", "--settings", str(emulator)], at.github, "/meta", {}),
+        service("relay", ["relay", "serve"], at.relay, "/healthz", relay_env),
+    ]
+
+
+def runner_environment() -> dict[str, str]:
+    """What the runner's image offers to a job: this interpreter first on the path, a user's caches."""
+    here = str(Path(sys.executable).parent)
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "XDG_CACHE_HOME") if name in os.environ}
+    return {**kept, "PATH": here + os.pathsep + os.environ.get("PATH", os.defpath), "VIRTUAL_ENV": sys.prefix}
+
+
+class Loop:
+    """One demo, from an empty folder to the page that answers."""
+
+    def __init__(self, places: Places, say: Say) -> None:
+        self.places = places
+        self.say = say
+        self.started = time.monotonic()
+
+    def run(self, services: Services) -> dict[str, Any]:
+        """Play it; the servers keep running in ``services``.
+
+        Returns:
+            The content of ``summary.json``.
+        """
+        self.say("upstream: looking for a real PyTorch tree …")
+        tree = find_tree()
+        if tree.note:
+            self.say(f"upstream: no real tree can be had here ({tree.note}); going on with the bundled small one")
+        upstream, base_sha = make_upstream(tree, self.places.cache)
+        self.say(f"upstream: PyTorch {tree.version} from {tree.source}, base commit {base_sha[:12]}")
+        pulls = pulls_for(tree)
+        for hours, pull in enumerate(pulls, start=1):
+            upstream.commit_edit(base_sha, pull, hours)
+        downstream = make_downstream(self.places.checkout, self.places.work / "downstream.git")
+
+        at = Addresses(*(f"http://127.0.0.1:{free_port()}" for _ in range(3)))
+        services.start(*write_configuration(self.places, at, upstream, downstream))
+        self.say(f"services: hud {at.hud}   relay {at.relay}   local GitHub {at.github}")
+
+        github = httpx.Client(base_url=at.github, timeout=30.0)
+        hud = httpx.Client(base_url=at.hud, timeout=30.0)
+        self.say("base: push to main announced by a signed webhook")
+        _ok(github.post("/_emulator/push", json={"ref": "refs/heads/main"}))
+        base_run = self._wait(services, github, "base", 1)[0]
+
+        opened = []
+        for pull in pulls:
+            answer = _ok(
+                github.post("/_emulator/pulls", json={"head_ref": pull.branch, "base_ref": "main", "title": pull.title})
+            )
+            opened.append(Opened(answer["number"], answer["head_sha"], pull.title, f"{at.hud}/pr/{answer['number']}"))
+            self.say(f"pull request #{answer['number']}: {pull.title}")
+        self._wait(services, github, "pull requests", 1 + len(opened))
+        verdicts = [self._verdict(services, hud, pull) for pull in opened]
+        summary = self._summary(tree, base_run, opened, verdicts, github, at)
+        (self.places.work / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        return summary
+
+    def _wait(self, services: Services, github: httpx.Client, what: str, runs: int) -> list[dict[str, Any]]:
+        """Wait until ``runs`` workflow runs have ended, telling what they print meanwhile; gives them, oldest first."""
+        deadline = time.monotonic() + 60 * JOB_MINUTES
+        told = ""
+        told_at = 0.0
+        while time.monotonic() < deadline:
+            services.check()
+            found: list[dict[str, Any]] = _ok(github.get("/_emulator/runs"))["runs"]
+            found.sort(key=lambda run: int(run["id"]))
+            if len(found) >= runs and all(run["status"] == "completed" for run in found):
+                return found
+            line = self._last_line(github, found)
+            # Every new line on a terminal would scroll the rest away, and silence looks like a hang.
+            if line and line != told and time.monotonic() - told_at >= _TELL_SECONDS:
+                self.say(f"{what}: {line}")
+                told, told_at = line, time.monotonic()
+            time.sleep(_POLL_SECONDS)
+        raise DemoError(f"{what}: no end after {JOB_MINUTES} minutes; logs are in {self.places.work}.")
+
+    def _last_line(self, github: httpx.Client, runs: list[dict[str, Any]]) -> str:
+        running = [run for run in runs if run["status"] == "in_progress"]
+        if not running:
+            return ""
+        log = github.get(f"/{DOWNSTREAM}/actions/runs/{running[0]['id']}/logs").text.strip().splitlines()
+        return log[-1][:110] if log else ""
+
+    def _verdict(self, services: Services, hud: httpx.Client, pull: Opened) -> dict[str, Any]:
+        """HUD's answer about one pull request, once every report of its finished run has arrived there."""
+        deadline = time.monotonic() + 60
+        while True:
+            services.check()
+            answer = hud.get(f"/api/v1/pr/{pull.number}")
+            if answer.status_code == 200:
+                verdict: dict[str, Any] = answer.json()
+                if verdict["verdict"] not in ("running", "not reported"):
+                    return verdict
+            if time.monotonic() > deadline:
+                raise DemoError(
+                    f"HUD has no result of pull request #{pull.number} a minute after its run ended "
+                    f"(HTTP {answer.status_code}: {answer.text[:200]}); logs are in {self.places.work}/logs."
+                )
+            time.sleep(0.5)
