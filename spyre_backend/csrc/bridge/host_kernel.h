@@ -1,0 +1,47 @@
+// Any operator of the CPU, executed on device memory.
+#pragma once
+
+#include <ATen/core/boxing/OperatorKernel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <vector>
+
+namespace spyre::bridge {
+
+// What a call of one operator needs to know about its schema; computed once.
+class HostKernelPlan {
+public:
+  explicit HostKernelPlan(const c10::OperatorHandle& op);
+
+  // How tensors of the CPU may appear among the arguments.
+  enum class HostTensors {
+    Scalars, // zero-dimensional ones only, never written: what other devices allow
+    Indices, // of any size in the list of indices
+  };
+
+  std::vector<bool> written; // per argument: the schema says it is mutated
+  std::vector<int> returned; // per result: the written argument it is, or -1
+  int generator = -1;        // the argument of type Generator?
+  int device = -1;           // the argument of type Device?
+  bool draws = false;        // random, but takes no generator
+  HostTensors host_tensors = HostTensors::Scalars;
+};
+
+// Runs the CPU kernel of `op` on the current stream's device memory, after everything submitted before, and
+// leaves device tensors on the stack. Throws what the kernel throws, and a RuntimeError for tensors of
+// several devices.
+void run_host_kernel(const HostKernelPlan& plan, const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+// A boxed kernel that keeps its plan.
+class HostKernel final : public c10::OperatorKernel {
+public:
+  explicit HostKernel(const c10::OperatorHandle& op) : plan_(op) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    run_host_kernel(plan_, op, stack);
+  }
+
+private:
+  HostKernelPlan plan_;
+};
+
+} // namespace spyre::bridge
