@@ -1,0 +1,5 @@
+"""``python -m hud``."""
+
+from hud.cli import main
+
+main()

@@ -1,0 +1,60 @@
+"""What handlers share, and how they reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from hud.allowlist import Allowlist
+from hud.queries.scope import Memory, Scope
+from hud.settings import Settings
+from hud.store import Store
+
+
+@dataclass
+class Hud:
+    """One server's parts.
+
+    Attributes:
+        clock: seconds since the epoch.
+    """
+
+    settings: Settings
+    store: Store
+    allowlist: Allowlist
+    clock: Callable[[], float] = time.time
+    snapshots: Memory = field(default_factory=lambda: Memory(64))
+    judgements: Memory = field(default_factory=lambda: Memory(8192))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[Scope]:
+        """A reader's view of the store."""
+        with self.store.read() as connection:
+            yield Scope(
+                connection,
+                self.clock(),
+                self.settings.stuck_after_seconds,
+                self.allowlist.backends(),
+                self.snapshots,
+                self.judgements,
+            )
+
+
+def hud_of(request: Request) -> Hud:
+    """The server's parts, from a request."""
+    return request.app.state.hud  # type: ignore[no-any-return]
+
+
+def scope_of(request: Request) -> Iterator[Scope]:
+    """A reader's view for the time of a request."""
+    with hud_of(request).scope() as scope:
+        yield scope
+
+
+HudOf = Annotated[Hud, Depends(hud_of)]
+ScopeOf = Annotated[Scope, Depends(scope_of)]

@@ -1,0 +1,82 @@
+"""The outcomes of a test, their letters, and the rules for sums and rates (spec/hud.md 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+Outcome = Literal[
+    "passed",
+    "failed",
+    "error",
+    "skipped",
+    "xfailed",
+    "xpassed",
+    "not_applicable",
+    "deselected",
+    "crashed",
+    "timed_out",
+    "flaky",
+]
+"""The disjoint outcomes of ``conformance run`` (spec/conformance.md 6)."""
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""Stored snapshots number outcomes by their place here: append only."""
+
+CODE: Mapping[Outcome, int] = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+
+FAILING: frozenset[Outcome] = frozenset({"failed", "error", "crashed", "timed_out"})
+"""A red test: not what its author and its registry expect. An unexpected pass is shown, but breaks nothing."""
+
+NOT_RUN: frozenset[Outcome] = frozenset({"skipped", "not_applicable", "deselected"})
+
+LETTER: Mapping[Outcome, str] = {
+    "passed": "O",
+    "failed": "X",
+    "error": "X",
+    "skipped": "S",
+    "xfailed": "N",
+    "xpassed": "?",
+    "not_applicable": "–",
+    "deselected": "–",
+    "crashed": "C",
+    "timed_out": "T",
+    "flaky": "~",
+}
+"""Letters as PyTorch's own HUD uses them; always shown beside the word."""
+
+Totals = dict[Outcome, int]
+
+
+def totals_of(codes: Iterable[int]) -> Totals:
+    """Count outcome codes; every outcome is a key, so that the parts always add up to the whole."""
+    counts = [0] * len(OUTCOMES)
+    for code in codes:
+        counts[code] += 1
+    return dict(zip(OUTCOMES, counts, strict=True))
+
+
+def denominator(totals: Mapping[Outcome, int]) -> int:
+    """Tests that count for the pass rate: those that passed or failed. The rest is neither."""
+    return totals.get("passed", 0) + sum(totals.get(outcome, 0) for outcome in FAILING)
+
+
+def failing(totals: Mapping[Outcome, int]) -> int:
+    """How many tests failed in any way."""
+    return sum(totals.get(outcome, 0) for outcome in FAILING)
+
+
+def pass_rate(totals: Mapping[Outcome, int]) -> float | None:
+    """Passed ÷ (passed + failed + error + timed out + crashed), or ``None`` where nothing counts."""
+    whole = denominator(totals)
+    return totals.get("passed", 0) / whole if whole else None
+
+
+def combine(attempts: Iterable[Outcome]) -> Outcome:
+    """The outcome of one test within one run from its attempts in order: passing and failing both is flaky."""
+    listed = list(attempts)
+    last = listed[-1]
+    failed = any(outcome in FAILING for outcome in listed)
+    if failed and ("passed" in listed or "flaky" in listed):
+        return "flaky"
+    return last

@@ -1,0 +1,263 @@
+"""The contexts of pages, which are the JSON documents of the API too. Times are seconds since the epoch, UTC."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from hud.core.outcomes import Outcome
+from hud.core.verdicts import Verdict
+
+Totals = dict[Outcome, int]
+
+
+class BaseLine(BaseModel):
+    """What a commit is compared with."""
+
+    sha: str
+    asked: str | None = Field(description="the pull request's own base, where the comparison had to go further back")
+    run: str = Field(description="key of the run on that commit")
+
+
+class Attempt(BaseModel):
+    """One attempt of a job on a commit."""
+
+    run: str
+    run_id: str
+    attempt: int
+    state: str
+
+
+class JobRow(BaseModel):
+    """One job on one commit: its latest attempt against the same job on the base."""
+
+    workflow: str
+    job: str
+    run: str
+    verdict: Verdict
+    why: str
+    state: str = Field(description="running, stuck, or GitHub's conclusion")
+    inconsistent: bool = Field(description="the job says success although tests failed")
+    new_failures: list[str]
+    added: list[str] = Field(description="those of new_failures that the base does not have")
+    already_failing: list[str]
+    uncertain: list[str] = Field(description="failing, and the base cannot tell")
+    flaky: list[str] = Field(description="failed and passed on this commit")
+    fixed: list[str]
+    missing: list[str] = Field(description="on the base, and not here although the plan should contain them")
+    narrowed: bool = Field(description="the job ran a selection of the base's tests")
+    more: int = Field(description="names left out of the lists above because they are too many")
+    totals: Totals
+    results: Literal["none", "partial", "complete"]
+    base: BaseLine | None
+    queue_seconds: float | None
+    seconds: float | None = Field(description="how long it ran, or has been running")
+    usual_seconds: float | None
+    log_url: str | None
+    attempts: list[Attempt]
+
+
+class BackendRow(BaseModel):
+    """One backend on one commit."""
+
+    repo: str
+    level: str
+    verdict: Verdict
+    why: str
+    new_failures: list[str]
+    already_failing: list[str]
+    uncertain: list[str]
+    flaky: list[str]
+    fixed: list[str]
+    missing: list[str]
+    totals: Totals
+    passed: int
+    counted: int = Field(description="passed + failed + error + timed out + crashed: the denominator of the pass rate")
+    inconsistent: bool
+    blocks_merge: bool
+    url: str | None = Field(description="page of the run behind the verdict")
+    log_url: str | None
+    jobs: list[JobRow]
+
+
+class Push(BaseModel):
+    """One commit that was pushed to the pull request."""
+
+    sha: str
+    base_sha: str | None
+    first_seen: float
+
+
+class PullPage(BaseModel):
+    """Did this pull request break a backend?"""
+
+    number: int
+    upstream: str
+    title: str
+    author: str
+    state: str
+    sha: str
+    base_sha: str | None
+    base_ref: str | None
+    push: int = Field(description="which of the pushes this is, from 1")
+    pushes: list[Push]
+    verdict: Verdict
+    sentence: str
+    backends: list[BackendRow]
+    updated: float
+
+
+class PullRow(BaseModel):
+    """One pull request in a list."""
+
+    number: int
+    upstream: str
+    title: str
+    author: str
+    state: str
+    sha: str
+    verdict: Verdict
+    sentence: str
+    backends: dict[Verdict, int] = Field(description="how many backends have each verdict")
+    updated: float
+    url: str
+
+
+class PullList(BaseModel):
+    """Pull requests, the latest first."""
+
+    prs: list[PullRow]
+    total: int
+    page: int
+    pages: int
+
+
+class RunPoint(BaseModel):
+    """One run of the base branch in a trend."""
+
+    run: str
+    sha: str | None
+    at: float
+    state: str
+    passed: int
+    counted: int
+    failing: int
+    seconds: float | None
+    queue_seconds: float | None
+
+
+class BackendSummary(BaseModel):
+    """A backend's standing on upstream's base branch."""
+
+    repo: str
+    level: str
+    state: str = Field(description="passing, failing, running, stuck, infra, or no data")
+    failing: int
+    totals: Totals
+    passed: int
+    counted: int
+    sha: str | None
+    run: str | None
+    at: float | None
+    last_report: float | None
+    trend: list[RunPoint]
+    url: str
+
+
+class BackendList(BaseModel):
+    """Are the backends healthy on upstream's base branch, and which need a look?"""
+
+    backends: list[BackendSummary]
+
+
+class HomePage(BackendList):
+    """The backends, and the latest pull requests."""
+
+    prs: list[PullRow]
+    updated: float
+
+
+class FailureDetail(BaseModel):
+    """The words of a failure."""
+
+    phase: str
+    message: str
+    trace: str
+    fingerprint: str
+    alike: int = Field(description="failures of this run with the same fingerprint")
+
+
+class ResultRow(BaseModel):
+    """One test of a run."""
+
+    name: str
+    file: str
+    cls: str
+    test: str
+    op: str
+    dtype: str
+    outcome: Outcome
+    seconds: float | None
+    exact: bool = Field(description="whether seconds is exact, or within six per cent")
+    fallback: bool
+    rule: str
+    reason: str
+    issue: str
+    standing: Literal["new", "already failing", "uncertain", "flaky", ""] = Field(description="against the base")
+    detail: FailureDetail | None
+
+
+class Cluster(BaseModel):
+    """Failures of one kind."""
+
+    fingerprint: str
+    message: str
+    outcome: Outcome
+    count: int
+    example: str
+
+
+class RunPage(BaseModel):
+    """What exactly failed in this run, and how is it reproduced?"""
+
+    key: str
+    repo: str
+    level: str
+    workflow: str
+    job: str
+    event: str | None
+    upstream: str | None
+    pr: int | None
+    sha: str | None
+    base_sha: str | None
+    branch: str | None
+    run_id: str
+    attempt: int
+    state: str
+    conclusion: str | None
+    inconsistent: bool
+    verdict: Verdict | None = Field(description="of this job, for a pull request's run")
+    why: str
+    base: BaseLine | None
+    device: str | None
+    url: str | None
+    artifact_url: str | None
+    queue_seconds: float | None
+    seconds: float | None
+    first_seen: float
+    updated: float
+    results: Literal["none", "partial", "complete"]
+    totals: Totals
+    tests: int
+    reported: dict[str, int] = Field(description="the counts that the job's own report gave")
+    cuts: dict[str, int]
+    attempts: list[Attempt]
+    clusters: list[Cluster]
+    outcome: str = Field(description="the filter in force")
+    query: str
+    page: int
+    pages: int
+    matching: int
+    rows: list[ResultRow]
+    triage: dict[str, object] | None = Field(description="the backend's own opinion; it changes no result")

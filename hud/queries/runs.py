@@ -1,0 +1,262 @@
+"""What happened in one run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from hud.core.lines import display_name
+from hud.core.outcomes import CODE, FAILING, OUTCOMES, Outcome
+from hud.core.snapshot import Entry, Note, Snapshot
+from hud.core.text import link
+from hud.queries.contexts import Cluster, FailureDetail, ResultRow, RunPage
+from hud.queries.jobs import Judged, attempt, attempt_order, base_line, judge_job, select_runs, state_of, totals_of
+from hud.queries.names import numbers_of, tests
+from hud.queries.scope import Scope
+from hud.store.tables import detail, failure, pull_head, run, test
+
+PAGE = 100
+MAX_CLUSTERS = 20
+
+Standing = Literal["new", "already failing", "uncertain", "flaky", ""]
+
+FILTERS = ("new", "failing", *OUTCOMES, "fallback", "all")
+"""What the page's ``outcome`` may be; ``failing`` is any way of failing."""
+
+
+def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: int = 1) -> RunPage | None:
+    """One run with a page of its tests.
+
+    Args:
+        scope: the reader's view.
+        key: the run's.
+        outcome: one of ``FILTERS``; by default ``failing`` where something failed, else ``all``.
+        query: text that a test's name must contain.
+        page: from 1.
+
+    Returns:
+        ``None`` where no run has this key.
+    """
+    found = scope.rows(select_runs().where(run.c.key == key))
+    if not found:
+        return None
+    row = found[0]
+    attempts = _attempts(scope, row)
+    judged = _judge(scope, row, attempts)
+    snapshot = scope.snapshot(row.id, row.revision)
+    standing = _standing(scope, row, judged)
+    totals = totals_of(row)
+    chosen = outcome if outcome in FILTERS else _default_filter(totals, standing)
+    places = _matching(scope, snapshot, chosen, query, standing, row.device)
+    report = row.report or {}
+    conclusive = row.status == "completed"
+    return RunPage(
+        key=row.key,
+        repo=row.repo,
+        level=row.level,
+        workflow=row.workflow or "",
+        job=row.job or "",
+        event=row.event,
+        upstream=row.upstream,
+        pr=row.pr,
+        sha=row.sha,
+        base_sha=row.base_sha,
+        branch=row.branch,
+        run_id=row.run_id,
+        attempt=row.attempt,
+        state=state_of(scope, row),
+        conclusion=row.conclusion,
+        inconsistent=bool(judged and judged.judgement.inconsistent)
+        or (row.conclusion == "success" and any(totals[kind] for kind in FAILING)),
+        verdict=judged.judgement.verdict if judged else None,
+        why=judged.judgement.why if judged else "",
+        base=base_line(judged.base, row.base_sha) if judged else None,
+        device=row.device,
+        url=link(report.get("url")),
+        artifact_url=link(report.get("artifact_url")),
+        queue_seconds=row.queue_time,
+        seconds=row.execution_time if conclusive else scope.now - row.first_seen,
+        first_seen=row.first_seen,
+        updated=row.updated,
+        results=row.results,
+        totals=totals,
+        tests=sum(totals.values()),
+        reported={name: count for name, count in (report.get("test_results") or {}).items() if isinstance(count, int)},
+        cuts=row.cuts or {},
+        attempts=[attempt(scope, found) for found in attempts],
+        clusters=_clusters(scope, row),
+        outcome=chosen,
+        query=query,
+        page=page,
+        pages=max(1, -(-len(places) // PAGE)),
+        matching=len(places),
+        rows=_result_rows(scope, row, snapshot, places[(page - 1) * PAGE : page * PAGE], standing),
+        triage=report.get("triage_verdict"),
+    )
+
+
+def _attempts(scope: Scope, row: sa.Row[Any]) -> list[sa.Row[Any]]:
+    """Every run of the same job on the same commit, in order; of a run without a commit, only itself."""
+    if row.lane_id is None or row.sha is None:
+        return [row]
+    same = select_runs().where(run.c.lane_id == row.lane_id, run.c.sha == row.sha, run.c.upstream == row.upstream)
+    same = same.where(run.c.pr == row.pr if row.pr is not None else run.c.pr.is_(None))
+    return sorted(scope.rows(same), key=attempt_order)
+
+
+def _judge(scope: Scope, row: sa.Row[Any], attempts: Sequence[sa.Row[Any]]) -> Judged | None:
+    if row.pr is None:
+        return None
+    others = [other for other in attempts if other.id != row.id]
+    heads = sa.select(pull_head.c.base_sha, pull_head.c.base_ref).where(
+        pull_head.c.pr == row.pr, pull_head.c.upstream == row.upstream, pull_head.c.sha == row.sha
+    )
+    head = scope.connection.execute(heads).first()
+    base_sha = row.base_sha or (head.base_sha if head else None)
+    return judge_job(scope, [*others, row], base_sha, head.base_ref if head else None)
+
+
+def _standing(scope: Scope, row: sa.Row[Any], judged: Judged | None) -> dict[int, Standing]:
+    if judged is None:
+        return {}
+    judgement = judged.judgement
+    found: dict[int, Standing] = {}
+    kinds: tuple[tuple[Standing, Sequence[int] | Sequence[str]], ...] = (
+        ("new", judgement.new_failures),
+        ("already failing", judgement.already_failing),
+        ("uncertain", judgement.uncertain),
+        ("flaky", judgement.flaky),
+    )
+    for word, keys in kinds:
+        numbers = [key for key in keys if isinstance(key, int)]
+        texts = [key for key in keys if isinstance(key, str)]
+        numbers += numbers_of(scope, texts, row.device).values()
+        found.update(dict.fromkeys(numbers, word))
+    return found
+
+
+def _default_filter(totals: dict[Outcome, int], standing: dict[int, Standing]) -> str:
+    if "new" in standing.values():
+        return "new"
+    return "failing" if any(totals[kind] for kind in FAILING) else "all"
+
+
+def _matching(
+    scope: Scope, snapshot: Snapshot, chosen: str, query: str, standing: dict[int, Standing], device: str | None
+) -> Sequence[int]:
+    """Places in the snapshot of the tests to list."""
+    places: Sequence[int]
+    if chosen == "all":
+        places = range(len(snapshot))
+    elif chosen == "new":
+        places = [place for place in snapshot.where(FAILING) if standing.get(snapshot.ids[place]) == "new"]
+    elif chosen == "failing":
+        places = list(snapshot.where(FAILING))
+    elif chosen == "fallback":
+        places = [place for place in range(len(snapshot)) if snapshot.entry_at(place).fallback]
+    else:
+        places = list(snapshot.where(frozenset(kind for kind in OUTCOMES if kind == chosen)))
+    query = query.removesuffix(f"@{device}") if device else query
+    if query:
+        named = set(
+            scope.connection.execute(
+                sa.select(test.c.id).where(test.c.name.icontains(query, autoescape=True))
+            ).scalars()
+        )
+        places = [place for place in places if snapshot.ids[place] in named]
+    return places
+
+
+def _result_rows(
+    scope: Scope, row: sa.Row[Any], snapshot: Snapshot, places: Sequence[int], standing: dict[int, Standing]
+) -> list[ResultRow]:
+    numbers = [snapshot.ids[place] for place in places]
+    known = tests(scope, numbers)
+    words = _failures(scope, row.id, numbers)
+    alike = Counter({cluster.fingerprint: cluster.count for cluster in _clusters(scope, row)})
+    rows = []
+    for place, number in zip(places, numbers, strict=True):
+        entry, said, named = snapshot.entry_at(place), words.get(number), known[number]
+        rows.append(_result_row(row, entry, named, said, standing.get(number, ""), alike))
+    return rows
+
+
+def _result_row(
+    row: sa.Row[Any],
+    entry: Entry,
+    named: sa.Row[Any],
+    said: sa.Row[Any] | None,
+    standing: Standing,
+    alike: Counter[str],
+) -> ResultRow:
+    note = entry.note or Note()
+    exact = said is not None and said.seconds is not None
+    return ResultRow(
+        name=display_name(named.name, row.device),
+        file=named.file,
+        cls=named.cls,
+        test=named.test,
+        op=named.op,
+        dtype=named.dtype,
+        outcome=entry.outcome,
+        seconds=said.seconds if said is not None and exact else entry.seconds,
+        exact=exact,
+        fallback=entry.fallback,
+        **note._asdict(),
+        standing=standing,
+        detail=FailureDetail(
+            phase=said.phase,
+            message=said.message,
+            trace=said.trace,
+            fingerprint=said.fingerprint,
+            alike=alike[said.fingerprint],
+        )
+        if said is not None
+        else None,
+    )
+
+
+def _failures(scope: Scope, run_number: int, numbers: Sequence[int]) -> dict[int, sa.Row[Any]]:
+    query = (
+        sa.select(failure.c.test_id, failure.c.seconds, detail)
+        .join(detail, detail.c.id == failure.c.detail_id)
+        .where(failure.c.run_id == run_number, failure.c.test_id.in_(numbers))
+    )
+    return {found.test_id: found for found in scope.rows(query)}
+
+
+def _clusters(scope: Scope, row: sa.Row[Any]) -> list[Cluster]:
+    """The kinds of failure of a run, the most frequent first."""
+    counts = (
+        sa.select(
+            detail.c.fingerprint,
+            failure.c.outcome,
+            sa.func.count().label("tests"),
+            sa.func.min(detail.c.id).label("detail"),
+            sa.func.min(failure.c.test_id).label("test"),
+        )
+        .join(detail, detail.c.id == failure.c.detail_id)
+        .where(failure.c.run_id == row.id, failure.c.outcome.in_([CODE[kind] for kind in FAILING]))
+        .group_by(detail.c.fingerprint, failure.c.outcome)
+        .subquery()
+    )
+    query = (
+        sa.select(counts, detail.c.message, test.c.name)
+        .join(detail, detail.c.id == counts.c.detail)
+        .join(test, test.c.id == counts.c.test)
+        .order_by(counts.c.tests.desc(), counts.c.fingerprint)
+        .limit(MAX_CLUSTERS)
+    )
+    return [
+        Cluster(
+            fingerprint=found.fingerprint,
+            message=found.message,
+            outcome=OUTCOMES[found.outcome],
+            count=found.tests,
+            example=display_name(found.name, row.device),
+        )
+        for found in scope.rows(query)
+    ]

@@ -1,0 +1,34 @@
+"""Settings, from the environment (``HUD_…``) or a ``.env`` file in the working directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What an operator can choose.
+
+    Attributes:
+        database_url: SQLAlchemy URL; SQLite in the working directory by default.
+        ingest_key: shared with the relay (``RELAY_HUD_KEY``); without it nothing can be sent in.
+        read_token: asked of readers when set (``Authorization: Bearer``, or any user name with it as password).
+        allowlist: the relay's allowlist file; backends on it that did not report are shown as such.
+        stuck_after_seconds: a job in progress for longer is stuck.
+        max_report_bytes: cap of one report.
+        max_result_entries: cap of test results in one upload.
+        max_upload_bytes: cap of one upload after decompression.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="HUD_", env_file=".env", extra="ignore")
+
+    database_url: str = "sqlite:///hud.db"
+    ingest_key: SecretStr | None = None
+    read_token: SecretStr | None = None
+    allowlist: Path | None = None
+    stuck_after_seconds: int = Field(default=6 * 3600, gt=0)
+    max_report_bytes: int = Field(default=2 * 1024 * 1024, gt=0)
+    max_result_entries: int = Field(default=2_000_000, gt=0)
+    max_upload_bytes: int = Field(default=4 * 1024**3, gt=0)

@@ -1,0 +1,105 @@
+"""Opening a store: connections, transactions, migrations."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+_BUSY_MILLISECONDS = 30_000
+_WRITE = "hud_write"
+
+
+class Store:
+    """A database with the HUD's tables.
+
+    Attributes:
+        engine: SQLAlchemy's engine. Readers never wait for the writer: SQLite runs in WAL mode.
+        sqlite: whether it is SQLite, which has one writer at a time.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = sa.make_url(url)
+        self.sqlite = self.url.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {} if self.sqlite else {"pool_size": 20, "max_overflow": 20, "pool_pre_ping": True}
+        self.engine = sa.create_engine(self.url, **options)
+        # Threads of this process queue here; SQLite's own lock polls, and would starve one of them under load.
+        self._writer = threading.Lock() if self.sqlite else contextlib.nullcontext()
+        if self.sqlite:
+            sa.event.listen(self.engine, "connect", _configure_sqlite)
+            sa.event.listen(self.engine, "begin", _begin_sqlite)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A transaction that sees one state of the store from start to end."""
+        connection = self.engine.connect()
+        if not self.sqlite:
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection, connection.begin():
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction that may change the store; keep it short."""
+        with self._writer, self.engine.connect().execution_options(**{_WRITE: True}) as connection, connection.begin():
+            yield connection
+
+    def migrate(self) -> None:
+        """Bring the tables to the form that this version needs; nothing happens where they have it."""
+        config = _alembic()
+        with self.engine.connect() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def check(self) -> None:
+        """Raise SQLAlchemy's error where the store does not answer."""
+        with self.read() as connection:
+            connection.execute(sa.text("SELECT 1"))
+
+    def close(self) -> None:
+        """Give back every connection."""
+        self.engine.dispose()
+
+
+def open_store(url: str) -> Store:
+    """Open a store and bring its tables up to date.
+
+    Args:
+        url: a SQLAlchemy URL (``sqlite:///hud.db``, ``postgresql+psycopg://…``).
+    """
+    store = Store(url)
+    store.migrate()
+    return store
+
+
+def _alembic() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(resources.files("hud.store") / "migrations"))
+    return config
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    # The driver would open transactions by itself, at the wrong moments; see _begin_sqlite.
+    connection.isolation_level = None
+    for pragma in (
+        f"busy_timeout={_BUSY_MILLISECONDS}",
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        "cache_size=-65536",
+        "mmap_size=268435456",
+        "temp_store=MEMORY",
+    ):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A writer that begins as a reader may find itself unable to upgrade; it says at once that it will write.
+    writing = connection.get_execution_options().get(_WRITE)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

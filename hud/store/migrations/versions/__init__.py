@@ -1,0 +1,1 @@
+"""One module per change of the tables, oldest first; a released one is never edited."""

@@ -1,0 +1,222 @@
+"""Storing the per-test results of a run.
+
+The lines of an upload are collected in memory (a million tests take some 600 MB for a moment), names become numbers in
+short transactions of their own, and one last transaction puts the run's snapshot and failures in place: a reader sees
+all of an upload or nothing, and an upload that broke off has changed nothing that anyone can see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from hud.core.fingerprints import fingerprint
+from hud.core.lines import Collector, Failure, Identity
+from hud.core.outcomes import CODE
+from hud.core.snapshot import Entry, Snapshot
+from hud.store.batches import batches
+from hud.store.engine import Store
+from hud.store.intervals import enter, leave
+from hud.store.reports import backend_of
+from hud.store.tables import backend, detail, failure, run, snapshot, test
+from hud.store.upsert import insert_or_ignore
+from relay.wire.ticket import Ticket
+
+_BATCH = 500
+
+
+class UnknownRun(LookupError):
+    """No run has this key, and no ticket says whose it would be."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which piece of a run's results an upload is.
+
+    Attributes:
+        number: from 1.
+        of: how many there are.
+    """
+
+    number: int = 1
+    of: int = 1
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What an upload left in the store."""
+
+    key: str
+    tests: int
+    results: str
+    parts: list[int]
+    cuts: dict[str, int]
+
+
+def announce(store: Store, key: str, ticket: Ticket | None, now: float) -> str | None:
+    """Make sure that the run exists before its results are read; a ticket may come before the run's first report.
+
+    Returns:
+        The backend's device, ``None`` while it is unknown.
+
+    Raises:
+        UnknownRun: the key is unknown and there is no ticket.
+    """
+    device = sa.select(backend.c.device).join(run, run.c.backend_id == backend.c.id).where(run.c.key == key)
+    with store.read() as connection:
+        found = connection.execute(device).one_or_none()
+    if found is not None:
+        return found.device  # type: ignore[no-any-return]
+    if ticket is None:
+        raise UnknownRun(f"no run has the key {key}: send its report first, or use the ticket of the relay's answer")
+    with store.write() as connection:
+        row = {
+            "key": key,
+            "backend_id": backend_of(connection, ticket.repo, ticket.level, now),
+            "delivery_id": ticket.delivery_id,
+            "run_id": ticket.run_id,
+            "attempt": ticket.run_attempt,
+            "level": ticket.level,
+            "status": "announced",
+            "first_seen": now,
+            "updated": now,
+        }
+        insert_or_ignore(connection, run, [row])
+        return connection.execute(device).scalar_one()  # type: ignore[no-any-return]
+
+
+def record_results(store: Store, key: str, collected: Collector, part: Part, now: float) -> Accepted:
+    """Put collected results in the store; results of the same tests that came before are replaced.
+
+    Args:
+        store: where.
+        key: the run's, announced before.
+        collected: every line of the upload.
+        part: which piece of the run's results this is.
+        now: seconds since the epoch.
+    """
+    entries: dict[int, Entry] = {}
+    failures: dict[int, Failure] = {}
+    for batch in batches(collected.results(), _BATCH):
+        numbers = number_tests(store, [identity for identity, _, _ in batch])
+        for number, (_, entry, words) in zip(numbers, batch, strict=True):
+            entries[number] = entry
+            if words is not None:
+                failures[number] = words
+    fresh, notes_cut = Snapshot.build(entries)
+    details = _number_details(store, failures)
+    cuts = dict(collected.cuts)
+    if notes_cut:
+        cuts["reason"] = cuts.get("reason", 0) + 1
+    with store.write() as connection:
+        row = connection.execute(sa.select(run).where(run.c.key == key)).one()
+        whole, parts = fresh, [part.number]
+        # An upload in one part is the run's results; one of several parts is added to those that are there.
+        if part.of > 1 and row.results != "none":
+            old = connection.execute(sa.select(snapshot.c.data).where(snapshot.c.run_id == row.id)).scalar_one()
+            whole = Snapshot.unpack(old).merged(fresh)
+            parts = sorted({*(row.parts or []), part.number})
+            for kind, count in (row.cuts or {}).items():
+                cuts[kind] = cuts.get(kind, 0) + count if part.number not in (row.parts or []) else count
+        leave(connection, row.id)
+        results = "complete" if part.of == 1 or len(parts) >= part.of else "partial"
+        connection.execute(snapshot.delete().where(snapshot.c.run_id == row.id))
+        connection.execute(snapshot.insert().values(run_id=row.id, data=whole.pack()))
+        _replace_failures(connection, row.id, part, fresh, failures, details)
+        connection.execute(
+            run.update()
+            .where(run.c.id == row.id)
+            .values(
+                results=results,
+                totals=whole.totals(),
+                cuts=cuts,
+                parts=parts,
+                updated=now,
+                revision=row.revision + 1,
+            )
+        )
+        if collected.device:
+            mine = (backend.c.id == row.backend_id) & backend.c.device.is_(None)
+            connection.execute(backend.update().where(mine).values(device=collected.device))
+        enter(connection, row.id)
+    return Accepted(key, len(whole), results, parts, cuts)
+
+
+def number_tests(store: Store, identities: Sequence[Identity]) -> list[int]:
+    """Numbers of tests, in order; new tests get one.
+
+    Args:
+        store: where.
+        identities: at most 500.
+    """
+    digests = [hashlib.blake2b(identity.name.encode(), digest_size=16).digest() for identity in identities]
+    known = sa.select(test.c.digest, test.c.id).where(test.c.digest.in_(digests))
+    with store.read() as connection:
+        numbers = {bytes(row.digest): row.id for row in connection.execute(known)}
+    missing = [
+        {"digest": digest, **identity._asdict()}
+        for digest, identity in zip(digests, identities, strict=True)
+        if digest not in numbers
+    ]
+    if missing:
+        with store.write() as connection:
+            insert_or_ignore(connection, test, missing)
+            numbers = {bytes(row.digest): row.id for row in connection.execute(known)}
+    return [numbers[digest] for digest in digests]
+
+
+def _number_details(store: Store, failures: dict[int, Failure]) -> dict[bytes, int]:
+    numbers: dict[bytes, int] = {}
+    for batch in batches({_detail_digest(words): words for words in failures.values()}.items(), _BATCH):
+        rows = [
+            {
+                "digest": digest,
+                "fingerprint": fingerprint(words.outcome, words.message),
+                "phase": words.phase,
+                "message": words.message,
+                "trace": words.trace,
+            }
+            for digest, words in batch
+        ]
+        with store.write() as connection:
+            insert_or_ignore(connection, detail, rows)
+            known = sa.select(detail.c.digest, detail.c.id).where(detail.c.digest.in_([row["digest"] for row in rows]))
+            numbers.update((bytes(row.digest), row.id) for row in connection.execute(known))
+    return numbers
+
+
+def _detail_digest(words: Failure) -> bytes:
+    said = "\0".join((words.outcome, words.phase, words.message, words.trace))
+    return hashlib.blake2b(said.encode(), digest_size=16).digest()
+
+
+def _replace_failures(
+    connection: sa.Connection,
+    run_number: int,
+    part: Part,
+    fresh: Snapshot,
+    failures: dict[int, Failure],
+    details: dict[bytes, int],
+) -> None:
+    mine = failure.c.run_id == run_number
+    if part.of == 1:
+        connection.execute(failure.delete().where(mine))
+    else:
+        for batch in batches(fresh.ids, _BATCH):
+            connection.execute(failure.delete().where(mine, failure.c.test_id.in_(batch)))
+    rows: list[dict[str, Any]] = [
+        {
+            "run_id": run_number,
+            "test_id": number,
+            "outcome": CODE[words.outcome],
+            "seconds": words.seconds,
+            "detail_id": details[_detail_digest(words)],
+        }
+        for number, words in sorted(failures.items())
+    ]
+    if rows:
+        connection.execute(failure.insert(), rows)
