@@ -1,0 +1,5 @@
+"""``python -m relay``."""
+
+from relay.cli import main
+
+main()

@@ -1,0 +1,132 @@
+"""Where the allowlist comes from: a file or a URL, cached, with the last good version behind it (spec 1.3, 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+import structlog
+
+from relay.core.allowlist import Allowlist, AllowlistError, parse
+
+_log = structlog.get_logger(__name__)
+_RETRY_SECONDS = 15
+_MAX_BYTES = 4 * 1024 * 1024
+_BLOB = re.compile(r"(/[^/]+/[^/]+)/blob/(.+)")
+
+
+def raw_url(url: str) -> str:
+    """The address of a file's text: a GitHub page that shows a file (``/blob/``) is turned into its raw form."""
+    parts = urlsplit(url)
+    match = _BLOB.fullmatch(parts.path)
+    if match is None:
+        return url
+    if parts.netloc.lower() == "github.com":
+        return urlunsplit(("https", "raw.githubusercontent.com", f"{match[1]}/{match[2]}", "", ""))
+    return urlunsplit((parts.scheme, parts.netloc, f"{match[1]}/raw/{match[2]}", "", ""))
+
+
+class AllowlistUnavailable(Exception):
+    """No version of the allowlist was ever good."""
+
+
+class AllowlistSource:
+    """The allowlist in force.
+
+    Args:
+        source: path or URL.
+        client: for URLs; it is not closed here.
+        ttl: seconds between two readings.
+        remembered: gives the last good text of an earlier process, if any.
+        remember: stores a good text.
+        clock: monotonic seconds.
+
+    Attributes:
+        error: why the newest version is not in force, ``None`` if it is.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        client: httpx.AsyncClient,
+        *,
+        ttl: float,
+        remembered: Callable[[], Awaitable[str | None]],
+        remember: Callable[[str], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.source = source
+        self.error: str | None = None
+        self._client = client
+        self._ttl = ttl
+        self._remembered = remembered
+        self._remember = remember
+        self._clock = clock
+        self._text: str | None = None
+        self._allowlist: Allowlist | None = None
+        self._read_at: float | None = None
+        self._lock = asyncio.Lock()
+        self._is_url = source.startswith(("http://", "https://"))
+        self._background: asyncio.Task[None] | None = None
+
+    async def current(self) -> Allowlist:
+        """The newest good version. Nobody waits for a URL that was read before: it is read again in the background.
+
+        Raises:
+            AllowlistUnavailable: there is none; the text says what is wrong with the source.
+        """
+        if self._due():
+            if self._allowlist is not None and self._is_url:
+                if self._background is None or self._background.done():
+                    self._background = asyncio.create_task(self._refresh_once())
+            else:
+                await self._refresh_once()
+        if self._allowlist is None:
+            raise AllowlistUnavailable(f"no allowlist: {self.error}")
+        return self._allowlist
+
+    def _due(self) -> bool:
+        if self._read_at is None:
+            return True
+        wait = self._ttl if self.error is None else min(self._ttl, _RETRY_SECONDS)
+        return self._clock() - self._read_at >= wait
+
+    async def _refresh_once(self) -> None:
+        async with self._lock:
+            if self._due():
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            text = await self._read()
+            if text != self._text:
+                allowlist = parse(text, self.source)
+                self._text, self._allowlist = text, allowlist
+                _log.info("allowlist_loaded", source=self.source, repositories=len(allowlist))
+                await self._remember(text)
+            self.error = None
+        except (AllowlistError, OSError, UnicodeDecodeError, httpx.HTTPError, ValueError) as error:
+            self.error = str(error) or repr(error)
+            if self._allowlist is None:
+                await self._restore()
+            _log.error("allowlist_failed", source=self.source, error=self.error, serving=self._allowlist is not None)
+        self._read_at = self._clock()
+
+    async def _restore(self) -> None:
+        text = await self._remembered()
+        if text is not None:
+            self._text, self._allowlist = text, parse(text, f"{self.source} (last good version)")
+
+    async def _read(self) -> str:
+        if not self._is_url:
+            return await asyncio.to_thread(Path(self.source).read_text, "utf-8")
+        response = await self._client.get(raw_url(self.source), follow_redirects=True)
+        response.raise_for_status()
+        if len(response.content) > _MAX_BYTES:
+            raise ValueError(f"the allowlist is larger than {_MAX_BYTES} bytes")
+        return response.content.decode("utf-8")

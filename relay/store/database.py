@@ -1,0 +1,255 @@
+"""One handle for both databases, and how a unit of work becomes durable.
+
+A unit of work is a function of a connection. On PostgreSQL each one is a transaction of its own, several at a time. On
+SQLite, which has one writer anyway, a thread collects what is waiting and commits it together: every unit in a
+savepoint, one ``fsync`` for all, and nobody is answered before it. A unit may be run again after a conflict, so it must
+change nothing but the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+
+MAX_BATCH = 64
+_BUSY_SECONDS = 5
+_MIGRATION_LOCK = 0x7265_6C61_79  # any number that other users of the same server do not lock
+
+
+class StoreUnavailable(Exception):
+    """The database did not do the work. Nothing of it is stored; the caller may try again."""
+
+
+def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """``INSERT`` that knows ``ON CONFLICT``, which both databases spell alike but SQLAlchemy keeps per dialect."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
+
+def _sqlite_engine(url: str) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # SQLAlchemy's BEGIN below is the only one
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A transaction that reads first and writes later would fail at once where another process wrote in between.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+class Database:
+    """The store of one process.
+
+    Args:
+        url: SQLAlchemy URL, ``sqlite:///path`` or ``postgresql+psycopg://…`` (``postgresql://`` is taken as the same).
+        connections: transactions at a time on PostgreSQL.
+
+    Raises:
+        ValueError: another kind of database.
+    """
+
+    def __init__(self, url: str, connections: int = 8):
+        parsed = make_url(url)
+        kind = parsed.get_backend_name()
+        if kind == "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise ValueError("the database must be a file: what is only in memory is lost with the process")
+            self.engine = _sqlite_engine(url)
+            self._writer: _Writer | None = _Writer(self.engine)
+            self._pool: ThreadPoolExecutor | None = None
+        elif kind == "postgresql":
+            self.engine = create_engine(
+                parsed.set(drivername="postgresql+psycopg"),
+                pool_size=connections,
+                max_overflow=0,
+                pool_timeout=_BUSY_SECONDS,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": _BUSY_SECONDS},
+            )
+            self._writer = None
+            self._pool = ThreadPoolExecutor(connections, thread_name_prefix="relay-store")
+        else:
+            raise ValueError(f"{kind!r} is not supported; use sqlite:///FILE or postgresql://…")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction in the calling thread.
+
+        Raises:
+            StoreUnavailable: the database cannot be reached, is locked or full.
+        """
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise StoreUnavailable(_reason(error)) from error
+        except SQLAlchemyError as error:
+            if isinstance(error, TimeoutError) or "QueuePool" in str(error):
+                raise StoreUnavailable(_reason(error)) from error
+            raise
+
+    def call(self, work: Work[T]) -> T:
+        """Do a unit of work in a transaction of its own, twice if the first one lost a conflict.
+
+        Raises:
+            StoreUnavailable: as :meth:`transaction`.
+        """
+        for last in (False, True):
+            try:
+                with self.transaction() as connection:
+                    return work(connection)
+            except StoreUnavailable as error:
+                if last or not _conflict(error):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def run(self, work: Work[T]) -> T:
+        """Do a unit of work without holding up the event loop; it is durable when this returns.
+
+        Raises:
+            StoreUnavailable: nothing of the work is stored.
+        """
+        if self._writer is not None:
+            return await asyncio.wrap_future(self._writer.submit(work))
+        assert self._pool is not None
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.call, work)
+
+    def ping(self) -> None:
+        """Ask the database for a sign of life.
+
+        Raises:
+            StoreUnavailable: there is none.
+        """
+        with self.transaction() as connection:
+            connection.execute(text("SELECT 1"))
+
+    def migrate(self) -> None:
+        """Bring the schema up to date; replicas that start together take turns.
+
+        Raises:
+            StoreUnavailable: as :meth:`transaction`.
+        """
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        with self.transaction() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def close(self) -> None:
+        """Finish what was submitted and let go of the connections."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._pool is not None:
+            self._pool.shutdown()
+        self.engine.dispose()
+
+
+def _reason(error: Exception) -> str:
+    """The driver's own words; SQLAlchemy's would quote the statement with its parameters."""
+    return str(error.orig if isinstance(error, DBAPIError) and error.orig is not None else error).strip()
+
+
+def _conflict(error: StoreUnavailable) -> bool:
+    """Deadlock or serialization failure (SQLSTATE class 40): the same work succeeds on the second try."""
+    cause = error.__cause__
+    state = getattr(getattr(cause, "orig", None), "sqlstate", None)
+    return isinstance(state, str) and state.startswith("40")
+
+
+class _Writer:
+    """SQLite's one writer: group commit."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._queue: queue.SimpleQueue[tuple[Work[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="relay-writer", daemon=True)
+        self._closed = False
+        self._thread.start()
+
+    def submit(self, work: Work[T]) -> Future[T]:
+        if self._closed:
+            raise StoreUnavailable("the relay is shutting down")
+        future: Future[T] = Future()
+        self._queue.put((work, future))
+        return future
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            batch = [item]
+            closing = False
+            while len(batch) < MAX_BATCH:
+                try:
+                    more = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if more is None:
+                    closing = True
+                    break
+                batch.append(more)
+            # A waiter that went away (client disconnected) must not make the others fail.
+            batch = [(work, future) for work, future in batch if future.set_running_or_notify_cancel()]
+            if batch:
+                self._commit(batch)
+            if closing:
+                return
+
+    def _commit(self, batch: list[tuple[Work[Any], Future[Any]]]) -> None:
+        """All in one transaction; if the database itself fails, each alone, so that one cannot take others along."""
+        results: list[tuple[Future[Any], Any, BaseException | None]] = []
+        try:
+            with self._engine.begin() as connection:
+                for work, future in batch:
+                    try:
+                        with connection.begin_nested():
+                            results.append((future, work(connection), None))
+                    except DBAPIError:
+                        raise
+                    except Exception as error:
+                        results.append((future, None, error))
+        except Exception as error:
+            if len(batch) > 1:
+                for item in batch:
+                    self._commit([item])
+                return
+            failure = StoreUnavailable(_reason(error)) if isinstance(error, SQLAlchemyError) else error
+            if failure is not error:
+                failure.__cause__ = error
+            results = [(batch[0][1], None, failure)]
+        for future, result, failure_or_none in results:
+            if failure_or_none is None:
+                future.set_result(result)
+            else:
+                future.set_exception(failure_or_none)

@@ -1,0 +1,264 @@
+"""The outbox: effects on other systems that are owed, leased by workers (spec 2).
+
+A task is ready, leased, done or dead. A lease that runs out makes it ready again, so a killed worker loses nothing. The
+key names the effect: queueing it twice is queueing it once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, and_, bindparam, case, func, or_, select, update
+
+from relay.store.database import insert
+from relay.store.schema import dispatches, tasks
+
+Kind = Literal["dispatch", "hud", "check", "rerun", "cancel", "fanout"]
+KINDS: tuple[Kind, ...] = ("dispatch", "hud", "check", "rerun", "cancel", "fanout")
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """An effect to be owed.
+
+    Attributes:
+        key: names the effect.
+        subject: what it acts on (job key, run id, repository).
+        data: JSON of the request where no row holds it.
+        give_up_at: seconds since the epoch after which a failure is final.
+    """
+
+    key: str
+    kind: Kind
+    delivery_id: str
+    repo: str
+    subject: str
+    give_up_at: float
+    data: str | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A leased task. ``attempts`` counts this one."""
+
+    id: int
+    key: str
+    kind: Kind
+    delivery_id: str
+    repo: str
+    subject: str
+    data: str | None
+    attempts: int
+    created_at: float
+    give_up_at: float
+
+
+_FIELDS = (
+    tasks.c.id,
+    tasks.c.key,
+    tasks.c.kind,
+    tasks.c.delivery_id,
+    tasks.c.repo,
+    tasks.c.subject,
+    tasks.c.data,
+    tasks.c.attempts,
+    tasks.c.created_at,
+    tasks.c.give_up_at,
+)
+
+
+def enqueue(
+    connection: Connection,
+    new: list[NewTask],
+    *,
+    now: float,
+    owner: str | None = None,
+    lease_until: float | None = None,
+) -> None:
+    """Owe effects. A known key that is done or dead becomes ready again; one at work is marked to be done again.
+
+    Args:
+        owner, lease_until: lease the tasks to this worker at once.
+    """
+    if not new:
+        return
+    rows = [
+        {
+            **vars(task),
+            "state": "ready" if owner is None else "leased",
+            "again": False,
+            "attempts": 0 if owner is None else 1,
+            "created_at": now,
+            "not_before": now,
+            "lease_owner": owner,
+            "lease_until": lease_until,
+        }
+        for task in new
+    ]
+    statement = insert(connection, tasks)
+    fresh = statement.excluded
+    leased = and_(tasks.c.state == "leased", tasks.c.lease_until > now)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[tasks.c.key],
+            set_={
+                "again": case((leased, True), else_=False),
+                "state": case((leased, tasks.c.state), else_=fresh.state),
+                "attempts": case((leased, tasks.c.attempts), else_=fresh.attempts),
+                "not_before": case((leased, tasks.c.not_before), else_=fresh.not_before),
+                "lease_owner": case((leased, tasks.c.lease_owner), else_=fresh.lease_owner),
+                "lease_until": case((leased, tasks.c.lease_until), else_=fresh.lease_until),
+                "data": fresh.data,
+                "give_up_at": fresh.give_up_at,
+                "finished_at": None,
+                "error": None,
+            },
+        ),
+        rows,
+    )
+
+
+def leased(connection: Connection, key: str, *, owner: str) -> Task | None:
+    """The task of that key, if this worker holds it."""
+    row = connection.execute(
+        select(*_FIELDS).where(tasks.c.key == key, tasks.c.lease_owner == owner, tasks.c.state == "leased")
+    ).first()
+    return None if row is None else Task(**row._mapping)
+
+
+def lease(
+    connection: Connection, kinds: tuple[Kind, ...], *, owner: str, now: float, seconds: float, limit: int
+) -> list[Task]:
+    """Take due tasks, oldest first; other workers skip them until the lease runs out.
+
+    Args:
+        owner: this worker.
+        seconds: length of the lease.
+        limit: at most so many.
+    """
+    due = (
+        select(tasks.c.id)
+        .where(
+            tasks.c.kind.in_(kinds),
+            or_(
+                and_(tasks.c.state == "ready", tasks.c.not_before <= now),
+                and_(tasks.c.state == "leased", tasks.c.lease_until <= now),
+            ),
+        )
+        .order_by(tasks.c.not_before, tasks.c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .cte("due")
+    )
+    rows = connection.execute(
+        update(tasks)
+        .where(tasks.c.id.in_(select(due.c.id)))
+        .values(state="leased", lease_owner=owner, lease_until=now + seconds, attempts=tasks.c.attempts + 1)
+        .returning(*_FIELDS)
+    )
+    return sorted((Task(**row._mapping) for row in rows), key=lambda task: task.id)
+
+
+_mine = and_(tasks.c.id == bindparam("task_id"), tasks.c.lease_owner == bindparam("owner"), tasks.c.state == "leased")
+
+
+def finish(connection: Connection, task: Task, *, owner: str, now: float) -> bool:
+    """The effect is there. A task that was queued anew meanwhile becomes ready again.
+
+    Returns:
+        Whether the lease was still ours; if not, another worker has the task and decides.
+    """
+    result = connection.execute(
+        update(tasks)
+        .where(_mine)
+        .values(
+            state=case((tasks.c.again, "ready"), else_="done"),
+            data=case((tasks.c.again, tasks.c.data), else_=None),
+            attempts=case((tasks.c.again, 0), else_=tasks.c.attempts),
+            again=False,
+            not_before=now,
+            lease_owner=None,
+            lease_until=None,
+            finished_at=case((tasks.c.again, None), else_=now),
+            error=None,
+        ),
+        {"task_id": task.id, "owner": owner},
+    )
+    return result.rowcount == 1
+
+
+def postpone(connection: Connection, task: Task, *, owner: str, not_before: float, error: str) -> bool:
+    """The effect failed for now. Returns as :func:`finish`."""
+    result = connection.execute(
+        update(tasks)
+        .where(_mine)
+        .values(
+            state="ready", again=False, not_before=not_before, lease_owner=None, lease_until=None, error=error[:2000]
+        ),
+        {"task_id": task.id, "owner": owner},
+    )
+    return result.rowcount == 1
+
+
+def bury(connection: Connection, task: Task, *, owner: str, now: float, error: str) -> bool:
+    """The effect failed for good: a dead letter, until an operator or a redelivery revives it."""
+    result = connection.execute(
+        update(tasks)
+        .where(_mine)
+        .values(state="dead", again=False, lease_owner=None, lease_until=None, finished_at=now, error=error[:2000]),
+        {"task_id": task.id, "owner": owner},
+    )
+    return result.rowcount == 1
+
+
+def release(connection: Connection, owner: str, *, now: float) -> None:
+    """Give back what this worker still holds, at an orderly end; the attempt does not count."""
+    connection.execute(
+        update(tasks)
+        .where(tasks.c.lease_owner == owner, tasks.c.state == "leased")
+        .values(state="ready", not_before=now, lease_owner=None, lease_until=None, attempts=tasks.c.attempts - 1)
+    )
+
+
+def revive(connection: Connection, *, now: float, give_up_at: float, ids: list[int] | None = None) -> int:
+    """Make dead letters ready again.
+
+    Args:
+        ids: these tasks, or all dead ones.
+
+    Returns:
+        How many.
+    """
+    dead = tasks.c.state == "dead" if ids is None else and_(tasks.c.state == "dead", tasks.c.id.in_(ids))
+    pairs = [
+        tuple(row) for row in connection.execute(select(tasks.c.kind, tasks.c.delivery_id, tasks.c.repo).where(dead))
+    ]
+    result = connection.execute(
+        update(tasks)
+        .where(dead)
+        .values(state="ready", attempts=0, not_before=now, give_up_at=give_up_at, finished_at=None, error=None)
+    )
+    for kind, delivery_id, repo in pairs:
+        if kind == "dispatch":
+            connection.execute(
+                update(dispatches)
+                .where(dispatches.c.delivery_id == delivery_id, dispatches.c.repo == repo)
+                .values(state="pending", error=None)
+            )
+    return int(result.rowcount)
+
+
+def counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """Number of tasks by kind and state."""
+    rows = connection.execute(select(tasks.c.kind, tasks.c.state, func.count()).group_by(tasks.c.kind, tasks.c.state))
+    return {(kind, state): number for kind, state, number in rows}
+
+
+def listing(connection: Connection, *, state: str | None, limit: int) -> list[dict[str, Any]]:
+    """Newest tasks, without their data, for operators."""
+    columns = [column for column in tasks.c if column.name != "data"]
+    statement = select(*columns).order_by(tasks.c.id.desc()).limit(limit)
+    if state is not None:
+        statement = statement.where(tasks.c.state == state)
+    return [dict(row._mapping) for row in connection.execute(statement)]
