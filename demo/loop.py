@@ -27,6 +27,8 @@ LEVEL = "L4"
 APP_ID = 4711
 JOB_MINUTES = 30
 _POLL_SECONDS = 1.0
+_TELL_SECONDS = 15.0  # between two lines of progress
+_REPORT_SECONDS = 60.0  # from the end of a run until HUD has its report
 
 Say = Callable[[str], None]
 
@@ -92,28 +94,30 @@ def write_configuration(places: Places, at: Addresses, upstream: Repository, dow
     webhook_secret, hud_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
 
     emulator = places.work / "emulator.toml"
+    variables = {"TORCH_SOURCE": "installed", "RELAY_CALLBACK_URL": f"{at.relay}/github/callback"}
+    here = Path(sys.executable).parent
     emulator.write_text(
         tomli_w.dumps(
             {
                 "data_dir": str(places.work / "github"),
+                "upstream": UPSTREAM,
                 "app": {
                     "id": APP_ID,
                     "public_key_file": str(public),
                     "webhook_url": f"{at.relay}/github/webhook",
                     "webhook_secret": webhook_secret,
                 },
-                "upstream": {"full_name": UPSTREAM, "git_dir": str(upstream.path)},
-                "downstream": [
-                    {
-                        "full_name": DOWNSTREAM,
-                        "git_dir": str(downstream.path),
-                        "vars": {
-                            "TORCH_SOURCE": "installed",
-                            "RELAY_CALLBACK_URL": f"{at.relay}/github/callback",
-                        },
-                    }
+                "repositories": [
+                    {"name": UPSTREAM, "path": str(upstream.path)},
+                    {"name": DOWNSTREAM, "path": str(downstream.path), "variables": variables},
                 ],
-                "runner": {"concurrency": 1, "env": runner_environment()},
+                # One job at a time: each runs as many test processes as the machine has room for.
+                "runner": {
+                    "concurrency": 1,
+                    "path": [str(here)],
+                    "python": sys.executable,
+                    "env": runner_environment(),
+                },
             }
         )
     )
@@ -131,6 +135,7 @@ def write_configuration(places: Places, at: Addresses, upstream: Repository, dow
         "RELAY_HUD_URL": at.hud,
         "RELAY_HUD_KEY": hud_key,
         "RELAY_REQUIRE_CALLBACK_TOKEN": "true",
+        "RELAY_LOG_FORMAT": "text",
         "RELAY_CALLBACK_TOKEN_SECRET": secrets.token_urlsafe(32),
     }
     hud_env = {
@@ -146,16 +151,16 @@ def write_configuration(places: Places, at: Addresses, upstream: Repository, dow
 
     return [
         service("hud", ["hud", "serve"], at.hud, "/readyz", hud_env),
-        service("github", ["relay", "emulator", "serve", "--settings", str(emulator)], at.github, "/meta", {}),
+        service(
+            "github", ["relay", "emulator", "serve", "--settings", str(emulator)], at.github, "/_emulator/runs", {}
+        ),
         service("relay", ["relay", "serve"], at.relay, "/healthz", relay_env),
     ]
 
 
 def runner_environment() -> dict[str, str]:
-    """What the runner's image offers to a job: this interpreter first on the path, a user's caches."""
-    here = str(Path(sys.executable).parent)
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "XDG_CACHE_HOME") if name in os.environ}
-    return {**kept, "PATH": here + os.pathsep + os.environ.get("PATH", os.defpath), "VIRTUAL_ENV": sys.prefix}
+    """What a job inherits besides the path: where a person's caches are, so that nothing is fetched twice."""
+    return {name: os.environ[name] for name in ("HOME", "LANG", "XDG_CACHE_HOME") if name in os.environ}
 
 
 class Loop:
@@ -178,7 +183,7 @@ class Loop:
             self.say(f"upstream: no real tree can be had here ({tree.note}); going on with the bundled small one")
         upstream, base_sha = make_upstream(tree, self.places.cache)
         self.say(f"upstream: PyTorch {tree.version} from {tree.source}, base commit {base_sha[:12]}")
-        pulls = pulls_for(tree)
+        pulls = pulls_for(tree.source)
         for hours, pull in enumerate(pulls, start=1):
             upstream.commit_edit(base_sha, pull, hours)
         downstream = make_downstream(self.places.checkout, self.places.work / "downstream.git")
@@ -208,13 +213,11 @@ class Loop:
 
     def _wait(self, services: Services, github: httpx.Client, what: str, runs: int) -> list[dict[str, Any]]:
         """Wait until ``runs`` workflow runs have ended, telling what they print meanwhile; gives them, oldest first."""
-        deadline = time.monotonic() + 60 * JOB_MINUTES
-        told = ""
-        told_at = 0.0
+        deadline = time.monotonic() + 60 * JOB_MINUTES * runs
+        told, told_at = "", 0.0
         while time.monotonic() < deadline:
             services.check()
-            found: list[dict[str, Any]] = _ok(github.get("/_emulator/runs"))["runs"]
-            found.sort(key=lambda run: int(run["id"]))
+            found: list[dict[str, Any]] = _ok(github.get("/_emulator/runs"))
             if len(found) >= runs and all(run["status"] == "completed" for run in found):
                 return found
             line = self._last_line(github, found)
@@ -223,7 +226,7 @@ class Loop:
                 self.say(f"{what}: {line}")
                 told, told_at = line, time.monotonic()
             time.sleep(_POLL_SECONDS)
-        raise DemoError(f"{what}: no end after {JOB_MINUTES} minutes; logs are in {self.places.work}.")
+        raise DemoError(f"{what}: no end after {JOB_MINUTES * runs} minutes; logs are in {self.places.work}.")
 
     def _last_line(self, github: httpx.Client, runs: list[dict[str, Any]]) -> str:
         running = [run for run in runs if run["status"] == "in_progress"]
@@ -234,7 +237,7 @@ class Loop:
 
     def _verdict(self, services: Services, hud: httpx.Client, pull: Opened) -> dict[str, Any]:
         """HUD's answer about one pull request, once every report of its finished run has arrived there."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _REPORT_SECONDS
         while True:
             services.check()
             answer = hud.get(f"/api/v1/pr/{pull.number}")
@@ -248,3 +251,79 @@ class Loop:
                     f"(HTTP {answer.status_code}: {answer.text[:200]}); logs are in {self.places.work}/logs."
                 )
             time.sleep(0.5)
+
+    def _summary(
+        self,
+        tree: Tree,
+        base_run: dict[str, Any],
+        opened: list[Opened],
+        verdicts: list[dict[str, Any]],
+        github: httpx.Client,
+        at: Addresses,
+    ) -> dict[str, Any]:
+        """What ``summary.json`` says, from what the services recorded, not from what was asked of them."""
+        evidence = _evidence(base_run)
+        conformance = json.loads((evidence / "summary.json").read_text())
+        results = [json.loads(line) for line in (evidence / "results.jsonl").read_text().splitlines()]
+        files = {row["file"] for row in results}
+        not_imported = {row["file"] for row in results if row["outcome"] == "error" and row["phase"] == "collect"}
+        dispatches = _ok(github.get("/_emulator/ledger", params={"method": "POST", "path": "/repos/*/dispatches"}))
+        callbacks = _metric(httpx.get(f"{at.relay}/metrics").text, "relay_callbacks_total")
+        return {
+            "prs": [
+                {
+                    "number": pull.number,
+                    "title": pull.title,
+                    "head_sha": pull.head_sha,
+                    "verdict": verdict["verdict"],
+                    "new_failures": [name for row in verdict["backends"] for name in row["new_failures"]],
+                    "url": pull.url,
+                }
+                for pull, verdict in zip(opened, verdicts, strict=True)
+            ],
+            "upstream": {
+                "source": tree.source,
+                "version": tree.version,
+                "files": len(files),
+                "import_failures": len(not_imported),
+            },
+            "conformance": {
+                "planned": conformance["planned"],
+                **conformance["outcomes"],
+                "balanced": conformance["balanced"],
+            },
+            "relay": {
+                "deliveries": len(_ok(github.get("/_emulator/deliveries"))),
+                "dispatches": sum(200 <= call["status"] < 300 for call in dispatches),
+                "callbacks": int(callbacks),
+            },
+            "seconds": round(time.monotonic() - self.started, 1),
+        }
+
+
+def _ok(answer: httpx.Response) -> Any:
+    """The JSON of an answer.
+
+    Raises:
+        DemoError: the server refused; the text holds its words.
+    """
+    if answer.is_error:
+        raise DemoError(f"{answer.request.method} {answer.request.url}: HTTP {answer.status_code}: {answer.text[:500]}")
+    return answer.json()
+
+
+def _evidence(run: dict[str, Any]) -> Path:
+    """Folder of the run's artifact that holds the conformance results.
+
+    Raises:
+        DemoError: the run left none, so it failed before or in the tests.
+    """
+    for artifact in run["artifacts"]:
+        for found in Path(artifact["path"]).rglob("results.jsonl"):
+            return found.parent
+    raise DemoError(f"the base run left no results (it ended as {run['conclusion']}); its log is at {run['url']}")
+
+
+def _metric(text: str, name: str) -> float:
+    """Sum of a counter over its labels, from the Prometheus text format."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + "{"))

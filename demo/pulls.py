@@ -55,5 +55,65 @@ class Pull:
     edits: tuple[Edit, ...]
 
 
-def pulls_for(tree_source: str) -> tuple[Pull, ...]:
-    return ()
+_HARMLESS_TITLE = "Check the shape that movedim gives"
+_BREAKING_TITLE = "Require that what indexing selects can be exchanged through DLPack"
+_BREAKING_MESSAGE = """Require that what indexing selects can be exchanged through DLPack
+
+A view is handed to other libraries without a copy on every device, so the tests of indexing ask for it on every device.
+"""
+# A tensor of a renamed PrivateUse1 device does not name its device to DLPack (pytorch#195815), so the promise is kept by
+# the CPU and by CUDA and broken by every out-of-tree backend: a true break, that nobody but such a backend sees.
+_DLPACK = """\
+        selected = torch.arange(12.0, device=device).reshape(3, 4)[1]
+        self.assertEqual(torch.from_dlpack(selected), selected)
+"""
+
+_REAL = (
+    Pull(
+        "harmless",
+        _HARMLESS_TITLE,
+        _HARMLESS_TITLE,
+        (
+            Edit(
+                "test/test_shape_ops.py",
+                "    def test_movedim_invalid(self, device, dtype):",
+                "        self.assertEqual(torch.zeros(2, 3, device=device).movedim(0, 1).shape, (3, 2))\n",
+            ),
+        ),
+    ),
+    Pull(
+        "breaking",
+        _BREAKING_TITLE,
+        _BREAKING_MESSAGE,
+        (
+            Edit("test/test_indexing.py", "    def test_multiple_int(self, device):", _DLPACK),
+            Edit("test/test_indexing.py", "    def test_step(self, device):", _DLPACK),
+        ),
+    ),
+)
+
+_BUNDLED = (
+    Pull(
+        "harmless",
+        _HARMLESS_TITLE,
+        _HARMLESS_TITLE,
+        (
+            Edit(
+                "test/test_views.py",
+                "    def test_base(self, device):",
+                "        self.assertEqual(torch.zeros(2, 3, device=device).movedim(0, 1).shape, (3, 2))\n",
+            ),
+        ),
+    ),
+    Pull(
+        "breaking",
+        _BREAKING_TITLE,
+        _BREAKING_MESSAGE,
+        (Edit("test/test_elementwise.py", "    def test_broadcast(self, device):", _DLPACK),),
+    ),
+)
+
+
+def pulls_for(source: str) -> tuple[Pull, Pull]:
+    """The harmless and the breaking pull request against a tree from ``source``."""
+    return _BUNDLED if source == "bundled" else _REAL

@@ -105,10 +105,12 @@ class Repository:
         with tempfile.TemporaryDirectory() as scratch, self._index(Path(scratch)) as env:
             self.git("read-tree", base, env=env)
             for edit in pull.edits:
-                before = self.read("cat-file", "blob", f"{base}:{edit.path}")
+                before = self.read("cat-file", "blob", f":{edit.path}", env=env)
                 blob = self.git("hash-object", "-w", "--stdin", text=edit.apply(before))
                 self.git("update-index", "--cacheinfo", f"100644,{blob},{edit.path}", env=env)
-            return self._commit(self.git("write-tree", env=env), pull.message, pull.branch, parent=base, when=_EPOCH + 3600 * hours)
+            return self._commit(
+                self.git("write-tree", env=env), pull.message, pull.branch, parent=base, when=_EPOCH + 3600 * hours
+            )
 
     @contextmanager
     def _index(self, folder: Path) -> Iterator[dict[str, str]]:
