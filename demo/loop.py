@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from demo.pulls import pulls_for
-from demo.services import Service, Services, free_port
-from demo.upstream import Repository, find_tree, make_downstream, make_upstream
+from demo.services import DemoError, Service, Services, free_port
+from demo.upstream import Repository, Tree, find_tree, make_downstream, make_upstream
 
 UPSTREAM = "pytorch/pytorch"
 DOWNSTREAM = "spyre-conformance/spyre-conformance"
@@ -149,6 +149,7 @@ def write_configuration(places: Places, at: Addresses, upstream: Repository, dow
         command = [sys.executable, "-m", *module, "--host", "127.0.0.1", "--port", port]
         return Service(name, command, url, ready, {**base, **env}, places.work / "logs" / f"{name}.log")
 
+    local_github = ["relay", "emulator", "serve", "--settings", str(emulator)]
     return [
         service("hud", ["hud", "serve"], at.hud, "/readyz", hud_env),
         service(
