@@ -152,9 +152,7 @@ def write_configuration(places: Places, at: Addresses, upstream: Repository, dow
     local_github = ["relay", "emulator", "serve", "--settings", str(emulator)]
     return [
         service("hud", ["hud", "serve"], at.hud, "/readyz", hud_env),
-        service(
-            "github", ["relay", "emulator", "serve", "--settings", str(emulator)], at.github, "/_emulator/runs", {}
-        ),
+        service("github", local_github, at.github, "/_emulator/runs", {}),
         service("relay", ["relay", "serve"], at.relay, "/healthz", relay_env),
     ]
 

@@ -61,8 +61,8 @@ _BREAKING_MESSAGE = """Require that what indexing selects can be exchanged throu
 
 A view is handed to other libraries without a copy on every device, so the tests of indexing ask for it on every device.
 """
-# A tensor of a renamed PrivateUse1 device does not name its device to DLPack (pytorch#195815). The CPU and CUDA keep the
-# promise and every out-of-tree backend breaks it: a true break, that nobody but such a backend sees.
+# A tensor of a renamed PrivateUse1 device does not name its device to DLPack (pytorch#195815). The CPU and CUDA keep
+# the promise and every out-of-tree backend breaks it: a true break, that nobody but such a backend sees.
 _DLPACK = """\
         selected = torch.arange(12.0, device=device).reshape(3, 4)[1]
         self.assertEqual(torch.from_dlpack(selected), selected)
