@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 from pathlib import Path
 from typing import Annotated
@@ -55,6 +56,9 @@ def serve(
         )
     )
     typer.echo(f"emulated GitHub on {base_url}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again after its orderly end; by then there is nothing left to do.
+        signal.signal(number, lambda *_: None)
     asyncio.run(server.serve(sockets=[listener]))
     if not server.started:
         raise typer.Exit(2)

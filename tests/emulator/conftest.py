@@ -253,8 +253,8 @@ def start(
             {extra}
             """
         ).format(
-            upstream_name=UPSTREAM, downstream_name=DOWNSTREAM, hook=hook.url, secret=SECRET, runner=runner, extra=extra,
-            downstream_extra=downstream_extra, bin=Path(sys.executable).parent, python=sys.executable,
+            upstream_name=UPSTREAM, downstream_name=DOWNSTREAM, hook=hook.url, secret=SECRET, runner=runner,
+            extra=extra, downstream_extra=downstream_extra, bin=Path(sys.executable).parent, python=sys.executable,
         )  # fmt: skip
         emulator = Emulator(tmp_path, settings, app_key, hook)
         running.append(emulator)

@@ -136,6 +136,7 @@ class JobExecution:
         self._log_bytes = 0
         self._readers: set[asyncio.Task[None]] = set()
         self._file_number = 0
+        self._conclusion = "failure"
 
     # -- life
 
@@ -160,7 +161,7 @@ class JobExecution:
             try:
                 await self._run_steps()
             except asyncio.CancelledError:
-                record.conclusion = "cancelled"
+                self._conclusion = "cancelled"
                 self.log("##[error]The server was stopped.")
                 raise
             finally:
@@ -174,7 +175,7 @@ class JobExecution:
                 step.status, step.conclusion = "completed", "skipped" if step.started_at is None else "cancelled"
                 step.completed_at = now()
         record.status, record.completed_at = "completed", now()
-        record.conclusion = record.conclusion or "failure"
+        record.conclusion = self._conclusion
         self.spec.changed()
 
     async def _run_steps(self) -> None:
@@ -190,7 +191,6 @@ class JobExecution:
             minutes = self._number(job.timeout_minutes, DEFAULT_JOB_MINUTES, "timeout-minutes")
         except (ExpressionError, StepError) as error:
             self.log(f"##[error]{job.where}: {error}")
-            self.record.conclusion = "failure"
             return
         self._deadline = min(self._deadline, loop.time() + minutes * 60)
         timer = loop.call_later(minutes * 60, self._job_timeout, minutes)
@@ -200,10 +200,7 @@ class JobExecution:
         finally:
             timer.cancel()
         self._outputs()
-        if self._cancelled:
-            self.record.conclusion = "cancelled"
-        else:
-            self.record.conclusion = "failure" if self._scope.failed else "success"
+        self._conclusion = "cancelled" if self._cancelled else "failure" if self._scope.failed else "success"
 
     def _job_timeout(self, minutes: float) -> None:
         text = f"The job has exceeded the maximum execution time of {to_text(minutes)} minutes"
