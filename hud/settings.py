@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from hud.core.readiness import Criteria
+
 
 class Settings(BaseSettings):
     """What an operator can choose.
@@ -20,9 +22,10 @@ class Settings(BaseSettings):
         max_report_bytes: cap of one report.
         max_result_entries: cap of test results in one upload.
         max_upload_bytes: cap of one upload after decompression.
+        readiness: criteria for a backend's promotion (``HUD_READINESS__PASS_RATE`` and so on).
     """
 
-    model_config = SettingsConfigDict(env_prefix="HUD_", env_file=".env", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="HUD_", env_file=".env", env_nested_delimiter="__", extra="ignore")
 
     database_url: str = "sqlite:///hud.db"
     ingest_key: SecretStr | None = None
@@ -32,3 +35,4 @@ class Settings(BaseSettings):
     max_report_bytes: int = Field(default=2 * 1024 * 1024, gt=0)
     max_result_entries: int = Field(default=2_000_000, gt=0)
     max_upload_bytes: int = Field(default=4 * 1024**3, gt=0)
+    readiness: Criteria = Criteria()

@@ -1,14 +1,32 @@
-"""The same contexts as the pages show, as JSON."""
+"""The same contexts as the pages show, as JSON; and a run's results in other formats."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi.responses import StreamingResponse
 
-from hud.app.state import ScopeOf
-from hud.queries.backends import backend_list
-from hud.queries.contexts import BackendList, PullList, PullPage, RunPage
+from hud.app.state import Hud, HudOf, ScopeOf
+from hud.formats import FORMATS
+from hud.queries.backends import backend_list, backend_page
+from hud.queries.contexts import (
+    BackendList,
+    BackendPage,
+    DiffPage,
+    Feed,
+    HealthPage,
+    MatrixPage,
+    PullList,
+    PullPage,
+    RunPage,
+    TestPage,
+)
+from hud.queries.exports import every_result, find_run
+from hud.queries.health import health_page
+from hud.queries.history import diff_page, feed, test_page
+from hud.queries.matrix import matrix_page
 from hud.queries.pulls import pull_list, pull_page
 from hud.queries.runs import run_page
 
@@ -20,25 +38,27 @@ Number = Annotated[int, Path(ge=1, lt=2**31)]
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 Sha = Annotated[str, Path(pattern=r"^[0-9a-f]{7,64}$")]
 Upstream = Annotated[str | None, Query(max_length=255, description="where several upstreams have this number")]
+Search = Annotated[str, Query(max_length=512)]
+TestName = Annotated[str, Query(max_length=12_000, description="a test's id")]
 
 
 @router.get("/prs")
-def prs(scope: ScopeOf, page: PageNumber = 1, state: Annotated[str | None, Query(max_length=16)] = None) -> PullList:
+def prs(scope: ScopeOf, page: PageNumber = 1, state: Annotated[str, Query(max_length=16)] = "") -> PullList:
     """Pull requests that backends reported on, the latest first."""
-    return pull_list(scope, page, state)
+    return pull_list(scope, page, state or None)
 
 
 @router.get("/pr/{number}")
 def pull(scope: ScopeOf, number: Number, upstream: Upstream = None) -> PullPage:
     """What the latest commit of a pull request does."""
-    return _found(pull_page(scope, number, upstream=upstream), f"no backend has reported on pull request {number}")
+    return found(pull_page(scope, number, upstream=upstream), f"No backend has reported on pull request {number}.")
 
 
 @router.get("/pr/{number}/{sha}")
 def pull_commit(scope: ScopeOf, number: Number, sha: Sha, upstream: Upstream = None) -> PullPage:
     """What one commit of a pull request does."""
-    text = f"no backend has reported on commit {sha} of pull request {number}"
-    return _found(pull_page(scope, number, sha, upstream), text)
+    text = f"No backend has reported on commit {sha} of pull request {number}."
+    return found(pull_page(scope, number, sha, upstream), text)
 
 
 @router.get("/backends")
@@ -47,19 +67,68 @@ def backends(scope: ScopeOf) -> BackendList:
     return backend_list(scope)
 
 
+@router.get("/backend/{owner}/{repo}")
+def one_backend(scope: ScopeOf, hud: HudOf, owner: str, repo: str) -> BackendPage:
+    """What ran lately on a backend."""
+    page = backend_page(scope, f"{owner}/{repo}", hud.settings.readiness)
+    return found(page, f"{owner}/{repo} is not expected and has never reported.")
+
+
 @router.get("/runs/{key}")
-def one_run(
-    scope: ScopeOf,
-    key: str,
-    outcome: Annotated[str, Query(max_length=32)] = "",
-    q: Annotated[str, Query(max_length=512)] = "",
-    page: PageNumber = 1,
-) -> RunPage:
+def one_run(scope: ScopeOf, key: str, outcome: str = "", q: Search = "", page: PageNumber = 1) -> RunPage:
     """One run with a page of its tests."""
-    return _found(run_page(scope, key, outcome, q, page), f"no run has the key {key}")
+    return found(run_page(scope, key, outcome, q, page), f"No run has the key {key}.")
 
 
-def _found(context: T | None, text: str) -> T:
+@router.get("/runs/{key}/tests.{ending}")
+def all_tests(hud: HudOf, key: str, ending: Literal["csv", "jsonl", "xml"]) -> StreamingResponse:
+    """Every test of a run as CSV, JSON lines or JUnit XML."""
+    with hud.scope() as scope:
+        found(find_run(scope, key), f"No run has the key {key}.")
+    media_type, _ = FORMATS[ending]
+    name = {"Content-Disposition": f'attachment; filename="{key}.{ending}"'}
+    return StreamingResponse(_written(hud, key, ending), media_type=media_type, headers=name)
+
+
+def _written(hud: Hud, key: str, ending: str) -> Iterator[str]:
+    with hud.scope() as scope:
+        row = find_run(scope, key)
+        if row is not None:
+            yield from FORMATS[ending][1](every_result(scope, row))
+
+
+@router.get("/test")
+def one_test(scope: ScopeOf, name: TestName) -> TestPage:
+    """Since when a test fails, and where."""
+    return test_page(scope, name)
+
+
+@router.get("/matrix/{owner}/{repo}")
+def matrix(scope: ScopeOf, owner: str, repo: str, q: Search = "", state: str = "") -> MatrixPage:
+    """Which operators of a backend work in which dtypes."""
+    return found(matrix_page(scope, f"{owner}/{repo}", q, state), f"{owner}/{repo} has never reported.")
+
+
+@router.get("/diff")
+def diff(scope: ScopeOf, base: str, head: str) -> DiffPage:
+    """What changed between two runs, given by their keys."""
+    return found(diff_page(scope, base, head), "One of the two runs does not exist.")
+
+
+@router.get("/health")
+def health(scope: ScopeOf, hud: HudOf) -> HealthPage:
+    """Whether reports arrive."""
+    return health_page(scope, hud.allowlist.error)
+
+
+@router.get("/feed")
+def events(scope: ScopeOf) -> Feed:
+    """Newly broken and fixed tests on the base branch."""
+    return feed(scope)
+
+
+def found(context: T | None, text: str) -> T:
+    """The context, or the answer 404."""
     if context is None:
         raise HTTPException(404, text)
     return context

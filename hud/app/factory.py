@@ -14,7 +14,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from hud.allowlist import Allowlist
-from hud.app import api, ingest, pages
+from hud.app import api, ingest, live, pages
 from hud.app.security import ReadToken, SecurityHeaders
 from hud.app.state import Hud, HudOf
 from hud.settings import Settings
@@ -43,6 +43,7 @@ def create_app(
     )
     app.state.hud = Hud(settings, store or open_store(settings.database_url), Allowlist(settings.allowlist), clock)
     app.include_router(ingest.router)
+    app.include_router(live.router)
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=str(resources.files("hud.app") / "static")), name="static")

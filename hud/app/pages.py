@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from hud.app.api import Number, PageNumber, Sha, Upstream
-from hud.app.render import make_environment
-from hud.app.state import ScopeOf, hud_of
+from hud.app.api import Number, PageNumber, Search, Sha, TestName, Upstream, found
+from hud.app.render import BADGE_FILLS, STATE_LOOKS, VERDICT_LOOKS, iso, make_environment
+from hud.app.state import HudOf, ScopeOf, hud_of
+from hud.core.charts import line_chart
 from hud.core.outcomes import OUTCOMES
-from hud.queries.backends import home_page
+from hud.queries.backends import backend_list, backend_page, home_page
+from hud.queries.contexts import RunPoint
+from hud.queries.health import health_page
+from hud.queries.history import diff_page, feed, test_page
+from hud.queries.matrix import STATES, matrix_page
 from hud.queries.pulls import pull_list, pull_page
 from hud.queries.runs import FILTERS, run_page
 from hud.queries.scope import Scope
@@ -67,7 +73,7 @@ def one_run(
     scope: ScopeOf,
     key: str,
     outcome: str = "",
-    q: Annotated[str, Query(max_length=512)] = "",
+    q: Search = "",
     page: PageNumber = 1,
 ) -> HTMLResponse:
     """One run with a page of its tests."""
@@ -75,6 +81,102 @@ def one_run(
     if context is None:
         raise HTTPException(404, f"No run has the key {key}.")
     return _render(request, scope, "run.html", page=context, filters=FILTERS, outcomes=OUTCOMES)
+
+
+@router.get("/backend/{owner}/{repo}")
+def one_backend(request: Request, scope: ScopeOf, hud: HudOf, owner: str, repo: str) -> HTMLResponse:
+    """What ran lately on a backend."""
+    page = backend_page(scope, f"{owner}/{repo}", hud.settings.readiness)
+    page = found(page, f"{owner}/{repo} is not expected and has never reported.")
+    return _render(request, scope, "backend.html", page=page, charts=_charts(page.trend))
+
+
+def _charts(trend: list[RunPoint]) -> list[dict[str, Any]]:
+    rates = [100 * point.passed / point.counted if point.counted else None for point in trend]
+    failures = [float(point.failing) if point.counted else None for point in trend]
+    minutes = [point.seconds / 60 if point.seconds is not None else None for point in trend]
+    queued = [point.queue_seconds / 60 if point.queue_seconds is not None else None for point in trend]
+    return [
+        {"title": "Pass rate, %", "values": rates, "chart": line_chart(rates, ceiling=100)},
+        {"title": "Failing tests", "values": failures, "chart": line_chart(failures, floor=0)},
+        {"title": "Duration, minutes", "values": minutes, "chart": line_chart(minutes, floor=0)},
+        {"title": "Queue time, minutes", "values": queued, "chart": line_chart(queued, floor=0)},
+    ]
+
+
+@router.get("/test")
+def one_test(request: Request, scope: ScopeOf, name: TestName) -> HTMLResponse:
+    """Since when a test fails, and where."""
+    page = test_page(scope, name)
+    return _render(request, scope, "test.html", 200 if page.known else 404, page=page)
+
+
+@router.get("/test/{name:path}")
+def test_by_path(name: str) -> RedirectResponse:
+    """The address that people type."""
+    return RedirectResponse(f"/test?name={quote(name, safe='')}", 308)
+
+
+@router.get("/matrix/{owner}/{repo}")
+def matrix(request: Request, scope: ScopeOf, owner: str, repo: str, q: Search = "", state: str = "") -> HTMLResponse:
+    """Which operators of a backend work in which dtypes."""
+    page = found(matrix_page(scope, f"{owner}/{repo}", q, state), f"{owner}/{repo} has never reported.")
+    return _render(request, scope, "matrix.html", page=page, states=STATES)
+
+
+@router.get("/diff")
+def diff(request: Request, scope: ScopeOf, base: str = "", head: str = "") -> HTMLResponse:
+    """What changed between two runs."""
+    page = diff_page(scope, base, head) if base and head else None
+    if base and head and page is None:
+        raise HTTPException(404, "One of the two runs does not exist.")
+    return _render(request, scope, "diff.html", page=page, base=base, head=head)
+
+
+@router.get("/health")
+def health(request: Request, scope: ScopeOf, hud: HudOf) -> HTMLResponse:
+    """Whether reports arrive."""
+    return _render(request, scope, "health.html", page=health_page(scope, hud.allowlist.error))
+
+
+@router.get("/definitions")
+def definitions(request: Request, scope: ScopeOf, hud: HudOf) -> HTMLResponse:
+    """What the words and numbers mean."""
+    return _render(request, scope, "definitions.html", settings=hud.settings)
+
+
+@router.get("/feed.atom")
+def atom(request: Request, scope: ScopeOf) -> Response:
+    """Newly broken and fixed tests on the base branch, for a feed reader."""
+    page = feed(scope)
+    updated = iso(max((event.at for event in page.events), default=0))
+    xml = _templates.get_template("feed.xml").render(
+        request=request, page=page, base=str(request.base_url).rstrip("/"), updated=updated
+    )
+    return Response(xml, media_type="application/atom+xml")
+
+
+@router.get("/badge/pr/{number}.svg")
+def pull_badge(scope: ScopeOf, number: Number, upstream: Upstream = None) -> Response:
+    """The verdict on a pull request as a picture."""
+    page = pull_page(scope, number, upstream=upstream)
+    verdict = page.verdict if page is not None else "not reported"
+    return _badge(f"PR #{number}", verdict, VERDICT_LOOKS[verdict][1])
+
+
+@router.get("/badge/{owner}/{repo}.svg")
+def backend_badge(scope: ScopeOf, owner: str, repo: str) -> Response:
+    """A backend's state on the base branch as a picture."""
+    wanted = f"{owner}/{repo}".lower()
+    known = next((row for row in backend_list(scope).backends if row.repo.lower() == wanted), None)
+    state = known.state if known is not None else "no data"
+    figures = f" {known.passed}/{known.counted}" if known is not None and known.counted else ""
+    return _badge(f"{owner}/{repo}", state + figures, STATE_LOOKS[state][1])
+
+
+def _badge(left: str, right: str, colour: str) -> Response:
+    svg = _templates.get_template("badge.svg").render(left=left, right=right, fill=BADGE_FILLS[colour])
+    return Response(svg, media_type="image/svg+xml", headers={"Cache-Control": "max-age=60"})
 
 
 def error_page(request: Request, status: int, text: str, headers: dict[str, str]) -> HTMLResponse:

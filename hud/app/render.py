@@ -58,6 +58,15 @@ OUTCOME_COLOURS: Mapping[str, str] = {
     **dict.fromkeys(FAILING, "amber"),
 }
 
+BADGE_FILLS: Mapping[str, str] = {
+    "green": "#1a7f37",
+    "red": "#cf222e",
+    "amber": "#9a6700",
+    "blue": "#0969da",
+    "grey": "#59636e",
+    "purple": "#8250df",
+}
+
 _HIDDEN = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")
 _KEPT = "\n\t"
 

@@ -8,14 +8,26 @@ from typing import Any
 import sqlalchemy as sa
 
 from hud.core.outcomes import OUTCOMES, denominator, failing
-from hud.queries.contexts import BackendList, BackendSummary, HomePage, RunPoint
+from hud.core.readiness import Criteria, RunFacts, assess
+from hud.queries.contexts import (
+    BackendList,
+    BackendPage,
+    BackendSummary,
+    Cell,
+    CommitRow,
+    Criterion,
+    HomePage,
+    Readiness,
+    RunPoint,
+)
 from hud.queries.jobs import attempt_order, select_runs, state_of, totals_of
-from hud.queries.pulls import pull_list
+from hud.queries.pulls import latest_pulls_of, pull_list
 from hud.queries.scope import Scope
 from hud.store.intervals import BRANCH_EVENTS
 from hud.store.tables import backend, run
 
 TREND = 30
+MATRIX_COMMITS = 50
 
 _STATES = ("failing", "stuck", "infra", "no data", "running", "passing")
 """The ones that need a look first."""
@@ -37,6 +49,88 @@ def backend_list(scope: Scope) -> BackendList:
         if expected.repo.lower() not in seen
     ]
     return BackendList(backends=sorted(summaries, key=lambda row: (_STATES.index(row.state), row.repo.lower())))
+
+
+def backend_page(scope: Scope, repo: str, criteria: Criteria) -> BackendPage | None:
+    """One backend: commits by jobs, trends, readiness, the latest pull requests.
+
+    Returns:
+        ``None`` where it is neither expected nor ever reported.
+    """
+    row = scope.connection.execute(sa.select(backend).where(backend.c.repo_key == repo.lower())).first()
+    expected = next((found for found in scope.expected if found.repo.lower() == repo.lower()), None)
+    if row is None and expected is None:
+        return None
+    points = base_points(scope, row.id, MATRIX_COMMITS) if row is not None else []
+    jobs = sorted({(found.workflow, found.job) for rows in points for found in rows})
+    level = expected.level if expected is not None else row.level if row is not None else None
+    name = row.repo if row is not None else expected.repo if expected is not None else repo
+    return BackendPage(
+        repo=name,
+        level=level,
+        device=row.device if row is not None else None,
+        expected=expected is not None,
+        summary=_summary(scope, name, level or "", row),
+        jobs=[" / ".join(part for part in job if part) for job in jobs],
+        commits=[_commit_row(scope, rows, jobs) for rows in points],
+        trend=[point(scope, rows) for rows in reversed(points)],
+        readiness=_readiness(scope, points[: criteria.runs], criteria),
+        prs=latest_pulls_of(scope, row.id) if row is not None else [],
+    )
+
+
+def _commit_row(scope: Scope, rows: Sequence[sa.Row[Any]], jobs: Sequence[tuple[str, str]]) -> CommitRow:
+    by_job = {(row.workflow, row.job): row for row in rows}
+    cells: list[Cell | None] = []
+    for job in jobs:
+        row = by_job.get(job)
+        if row is None:
+            cells.append(None)
+            continue
+        totals = totals_of(row)
+        cells.append(
+            Cell(
+                run=row.key,
+                state=_state(scope, [row]),
+                passed=totals["passed"],
+                counted=denominator(totals),
+                failing=failing(totals),
+            )
+        )
+    return CommitRow(sha=rows[0].sha, event=rows[0].event, at=min(row.first_seen for row in rows), cells=cells)
+
+
+def _readiness(scope: Scope, points: Sequence[Sequence[sa.Row[Any]]], criteria: Criteria) -> Readiness:
+    facts = []
+    for rows in points:
+        shown = point(scope, rows)
+        if shown.state == "running":
+            continue
+        known = shown.seconds is not None
+        facts.append(
+            RunFacts(
+                shown.passed,
+                shown.counted,
+                shown.state in ("infra", "stuck"),
+                (shown.seconds or 0) + (shown.queue_seconds or 0) if known else None,
+            )
+        )
+    standings = assess(facts, criteria)
+    unknown = any(found.met is None for found in standings)
+    return Readiness(
+        runs=len(facts),
+        criteria=[
+            Criterion(
+                name=found.name,
+                limit=found.limit,
+                value=found.value,
+                unit="seconds" if found.seconds else "share",
+                met=found.met,
+            )
+            for found in standings
+        ],
+        ready=None if unknown else all(found.met for found in standings),
+    )
 
 
 def base_points(scope: Scope, backend_id: int, limit: int) -> list[list[sa.Row[Any]]]:

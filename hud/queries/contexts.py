@@ -261,3 +261,224 @@ class RunPage(BaseModel):
     matching: int
     rows: list[ResultRow]
     triage: dict[str, object] | None = Field(description="the backend's own opinion; it changes no result")
+
+
+class Cell(BaseModel):
+    """One job on one commit in the matrix of a backend."""
+
+    run: str
+    state: str
+    passed: int
+    counted: int
+    failing: int
+
+
+class CommitRow(BaseModel):
+    """One commit of the base branch, or one run that names no commit."""
+
+    sha: str | None
+    event: str | None
+    at: float
+    cells: list[Cell | None] = Field(description="one per job of the page, in its order")
+
+
+class Criterion(BaseModel):
+    """One published criterion of a level, and how the backend stands."""
+
+    name: str
+    limit: float
+    value: float | None
+    unit: Literal["share", "seconds"]
+    met: bool | None = Field(description="null where there is no data")
+
+
+class Readiness(BaseModel):
+    """Whether a backend's recent runs meet the criteria for promotion; a level is changed by people, not here."""
+
+    runs: int
+    criteria: list[Criterion]
+    ready: bool | None
+
+
+class BackendPage(BaseModel):
+    """What ran lately on this backend?"""
+
+    repo: str
+    level: str | None
+    device: str | None
+    expected: bool = Field(description="whether the allowlist has it now")
+    summary: BackendSummary
+    jobs: list[str] = Field(description="workflow / job, the columns of commits")
+    commits: list[CommitRow]
+    trend: list[RunPoint]
+    readiness: Readiness
+    prs: list[PullRow]
+
+
+class Span(BaseModel):
+    """A stretch of the base branch during which a test had one outcome."""
+
+    outcome: Outcome
+    first_run: str
+    first_sha: str | None
+    first_at: float
+    until_run: str | None
+    until_sha: str | None
+    until_at: float | None
+
+
+class TestLane(BaseModel):
+    """One test in one job of one backend."""
+
+    __test__ = False  # not a pytest class
+
+    repo: str
+    level: str
+    workflow: str
+    job: str
+    outcome: Outcome | None = Field(description="now; null where the latest run does not have the test")
+    since: Span | None
+    spans: list[Span] = Field(description="the latest first")
+
+
+class Sighting(BaseModel):
+    """A failure of a test in one run."""
+
+    run: str
+    repo: str
+    pr: int | None
+    sha: str | None
+    event: str | None
+    at: float
+    outcome: Outcome
+    message: str
+
+
+class TestPage(BaseModel):
+    """Since when does this test fail, and where?"""
+
+    __test__ = False  # not a pytest class
+
+    name: str
+    known: bool
+    file: str
+    cls: str
+    test: str
+    op: str
+    dtype: str
+    lanes: list[TestLane]
+    failures: list[Sighting] = Field(description="the latest first")
+    suggestions: list[str] = Field(description="where the name is not known: known names that contain it")
+
+
+class MatrixCell(BaseModel):
+    """The tests of one operator in one dtype."""
+
+    state: Literal["passing", "partly", "failing", "skipped"]
+    passed: int
+    failing: int
+    skipped: int
+    total: int
+
+
+class MatrixRow(BaseModel):
+    """One operator."""
+
+    op: str
+    cells: dict[str, MatrixCell] = Field(description="by dtype")
+
+
+class MatrixPage(BaseModel):
+    """Which operators work in which dtypes?"""
+
+    repo: str
+    run: str | None
+    sha: str | None
+    at: float | None
+    dtypes: list[str]
+    rows: list[MatrixRow]
+    operators: int
+    states: dict[str, int] = Field(description="cells by state")
+    query: str
+    state: str
+
+
+class DiffGroup(BaseModel):
+    """Tests to which one thing happened."""
+
+    kind: Literal["newly failing", "still failing", "fixed", "missing", "newly skipped", "appeared"]
+    count: int
+    names: list[str]
+
+
+class RunSide(BaseModel):
+    """One side of a comparison."""
+
+    run: str
+    repo: str
+    workflow: str
+    job: str
+    sha: str | None
+    pr: int | None
+    at: float
+    state: str
+    tests: int
+    passed: int
+    counted: int
+
+
+class DiffPage(BaseModel):
+    """What changed between two runs?"""
+
+    base: RunSide
+    head: RunSide
+    narrowed: bool
+    groups: list[DiffGroup]
+
+
+class HealthRow(BaseModel):
+    """Do the reports of one backend arrive?"""
+
+    repo: str
+    level: str
+    expected: bool
+    last_report: float | None
+    running: list[Attempt]
+    stuck: list[Attempt]
+    unreported: int = Field(description="runs whose results arrived without a report, in the last day")
+    resultless: int = Field(description="completed runs without per-test results, in the last day")
+
+
+class RefusalRow(BaseModel):
+    """A report that was refused."""
+
+    at: float
+    repo: str | None
+    status: int
+    text: str
+
+
+class HealthPage(BaseModel):
+    """Do reports arrive?"""
+
+    backends: list[HealthRow]
+    refusals: list[RefusalRow]
+    allowlist: str | None = Field(description="why the allowlist file is not in use, if so")
+    runs_last_day: int
+
+
+class Event(BaseModel):
+    """A run of the base branch in which tests broke or were fixed."""
+
+    run: str
+    repo: str
+    sha: str | None
+    at: float
+    broken: list[str]
+    fixed: list[str]
+
+
+class Feed(BaseModel):
+    """Newly broken and fixed tests on the base branch, the latest first."""
+
+    events: list[Event]

@@ -83,6 +83,19 @@ def pull_list(scope: Scope, page: int = 1, state: str | None = None) -> PullList
     )
 
 
+def latest_pulls_of(scope: Scope, backend_id: int, limit: int = 10) -> list[PullRow]:
+    """The pull requests that a backend reported on last."""
+    latest = (
+        sa.select(run.c.upstream, run.c.pr, sa.func.max(run.c.first_seen).label("at"))
+        .where(run.c.backend_id == backend_id, run.c.pr.is_not(None))
+        .group_by(run.c.upstream, run.c.pr)
+        .order_by(sa.desc("at"))
+        .limit(limit)
+    )
+    pages = [pull_page(scope, row.pr, upstream=row.upstream) for row in scope.rows(latest)]
+    return [_summary(pull) for pull in pages if pull is not None]
+
+
 def _summary(pull: PullPage) -> PullRow:
     shared = {name: getattr(pull, name) for name in PullRow.model_fields if name not in ("backends", "url")}
     verdicts = Counter(row.verdict for row in pull.backends)

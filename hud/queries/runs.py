@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -51,6 +50,8 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
     totals = totals_of(row)
     chosen = outcome if outcome in FILTERS else _default_filter(totals, standing)
     places = _matching(scope, snapshot, chosen, query, standing, row.device)
+    clusters = _clusters(scope, row)
+    alike = {cluster.fingerprint: cluster.count for cluster in clusters}
     report = row.report or {}
     conclusive = row.status == "completed"
     return RunPage(
@@ -87,13 +88,13 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
         reported={name: count for name, count in (report.get("test_results") or {}).items() if isinstance(count, int)},
         cuts=row.cuts or {},
         attempts=[attempt(scope, found) for found in attempts],
-        clusters=_clusters(scope, row),
+        clusters=clusters,
         outcome=chosen,
         query=query,
         page=page,
         pages=max(1, -(-len(places) // PAGE)),
         matching=len(places),
-        rows=_result_rows(scope, row, snapshot, places[(page - 1) * PAGE : page * PAGE], standing),
+        rows=result_rows(scope, row, snapshot, places[(page - 1) * PAGE : page * PAGE], standing, alike),
         triage=report.get("triage_verdict"),
     )
 
@@ -170,13 +171,27 @@ def _matching(
     return places
 
 
-def _result_rows(
-    scope: Scope, row: sa.Row[Any], snapshot: Snapshot, places: Sequence[int], standing: dict[int, Standing]
+def result_rows(
+    scope: Scope,
+    row: sa.Row[Any],
+    snapshot: Snapshot,
+    places: Sequence[int],
+    standing: Mapping[int, Standing],
+    alike: Mapping[str, int],
 ) -> list[ResultRow]:
+    """Contexts of some tests of a run.
+
+    Args:
+        scope: the reader's view.
+        row: the run.
+        snapshot: its results.
+        places: which of them.
+        standing: against the base, by test number.
+        alike: how many failures of the run share a fingerprint.
+    """
     numbers = [snapshot.ids[place] for place in places]
     known = tests(scope, numbers)
     words = _failures(scope, row.id, numbers)
-    alike = Counter({cluster.fingerprint: cluster.count for cluster in _clusters(scope, row)})
     rows = []
     for place, number in zip(places, numbers, strict=True):
         entry, said, named = snapshot.entry_at(place), words.get(number), known[number]
@@ -190,7 +205,7 @@ def _result_row(
     named: sa.Row[Any],
     said: sa.Row[Any] | None,
     standing: Standing,
-    alike: Counter[str],
+    alike: Mapping[str, int],
 ) -> ResultRow:
     note = entry.note or Note()
     exact = said is not None and said.seconds is not None
@@ -212,7 +227,7 @@ def _result_row(
             message=said.message,
             trace=said.trace,
             fingerprint=said.fingerprint,
-            alike=alike[said.fingerprint],
+            alike=alike.get(said.fingerprint, 1),
         )
         if said is not None
         else None,
