@@ -178,7 +178,9 @@ class Peer:
     def _handle(self, handler: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(handler.path)
         raw = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-        body = json.loads(raw) if raw else None
+        assert handler.headers.get("Transfer-Encoding") is None
+        packed = handler.headers.get("Content-Encoding") == "gzip"
+        body = raw if packed else json.loads(raw) if raw else None
         headers = {name.lower(): value for name, value in handler.headers.items()}
         call = Call(handler.command, parts.path, parse_qs(parts.query), headers, body, time.monotonic())
         fault = self._fault(parts.path)
@@ -360,7 +362,7 @@ class Minter:
     issuer: str
     key: Key
 
-    def claims(self, repository: str, **changes: Any) -> dict[str, Any]:
+    def claims(self, repository: str | None, **changes: Any) -> dict[str, Any]:
         now = int(time.time())
         claims = {
             "iss": self.issuer,
@@ -376,7 +378,7 @@ class Minter:
         return {name: value for name, value in claims.items() if value is not None}
 
     def token(
-        self, repository: str, *, key: Key | None = None, headers: dict[str, Any] | None = None, **changes: Any
+        self, repository: str | None, *, key: Key | None = None, headers: dict[str, Any] | None = None, **changes: Any
     ) -> str:
         key = key or self.key
         claims = self.claims(repository, **changes)
