@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import sys
+import time
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -10,10 +17,31 @@ import typer
 import uvicorn
 from pydantic import ValidationError
 
+from hud.core.lines import Collector, LineError, parse_junit
+from hud.core.outcomes import FAILING
+from hud.core.reports import Conflict, ReportError
+from hud.core.text import sha as as_sha
+from hud.formats import FORMATS
+from hud.queries.exports import every_result, find_run
+from hud.queries.scope import Scope
 from hud.settings import Settings
 from hud.store import Store, open_store
+from hud.store.prune import prune
+from hud.store.reports import record_report
+from hud.store.results import Part, record_results
+from hud.store.tables import backend
+from relay.wire import HudReport
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+
+
+class Form(str, Enum):
+    """What ``hud export`` writes."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    JUNIT = "xml"
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of sentences.")]
 
@@ -41,6 +69,133 @@ def migrate(as_json: Json = False) -> None:
     _open(settings).close()
     url = sa.make_url(settings.database_url).render_as_string(hide_password=True)
     typer.echo(json.dumps({"ok": True, "database": url}) if as_json else f"{url} is up to date.")
+
+
+@cli.command("seed-demo")
+def seed_demo() -> None:
+    """Fill the store with made-up reports that show every verdict once."""
+    from hud.seed import PULL, seed
+
+    settings = _settings()
+    store = _open(settings)
+    with store.read() as connection:
+        reported = connection.execute(sa.select(backend.c.id).limit(1)).first()
+    if reported is not None:
+        typer.echo("This store has reports already; seed-demo fills an empty one only.", err=True)
+        raise typer.Exit(1)
+    pages = seed(store, time.time())
+    store.close()
+    typer.echo(f"Pull request {PULL} shows every verdict. Run 'hud serve' and open: {' '.join(pages)}")
+
+
+@cli.command("prune")
+def prune_command(
+    older_than: Annotated[str, typer.Option(help="Age, such as 90d, 26w or 36h.")],
+    as_json: Json = False,
+) -> None:
+    """Forget runs that are older, except where a stretch of history that still lasts began, and each job's latest."""
+    found = re.fullmatch(r"(\d+)\s*([hdw])", older_than.strip())
+    if found is None:
+        typer.echo(f"--older-than: '{older_than}' is not a number followed by h, d or w", err=True)
+        raise typer.Exit(2)
+    seconds = int(found[1]) * {"h": 3600, "d": 86_400, "w": 604_800}[found[2]]
+    store = _open(_settings())
+    done = prune(store, time.time() - seconds)
+    store.close()
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+    else:
+        typer.echo(f"Forgotten: {done.runs} runs, results of {done.results}, {done.intervals} stretches of history.")
+
+
+@cli.command()
+def export(
+    key: Annotated[str, typer.Argument(help="Key of the run: the last part of its page's address.")],
+    form: Annotated[Form, typer.Option("--format", help="Form of the output.")] = Form.JSONL,
+    output: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
+) -> None:
+    """Write every test of a run as JSON lines, CSV or JUnit XML."""
+    settings = _settings()
+    store = _open(settings)
+    with store.read() as connection:
+        scope = Scope(connection, time.time(), settings.stuck_after_seconds)
+        row = find_run(scope, key)
+        if row is None:
+            typer.echo(f"No run has the key {key}.", err=True)
+            raise typer.Exit(1)
+        target = output.open("w", encoding="utf-8", newline="") if output is not None else sys.stdout
+        with target if output is not None else contextlib.nullcontext():
+            target.writelines(FORMATS[form.value][1](every_result(scope, row)))
+    store.close()
+
+
+importing = typer.Typer(no_args_is_help=True, help="Bring results in from files.")
+cli.add_typer(importing, name="import")
+
+
+@importing.command("junit")
+def import_junit(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="JUnit XML file.")],
+    repo: Annotated[str, typer.Option(help="Backend, owner/name.")],
+    sha: Annotated[str, typer.Option(help="Tested upstream commit, the whole SHA.")],
+    upstream: Annotated[str, typer.Option(help="Upstream repository, owner/name.")] = "pytorch/pytorch",
+    workflow: Annotated[str, typer.Option(help="Name of the workflow.")] = "import",
+    job: Annotated[str, typer.Option(help="Name of the job.")] = "junit",
+    run_id: Annotated[str, typer.Option(help="The run's id at the backend.")] = "import",
+    level: Annotated[str, typer.Option(help="The backend's level.")] = "L2",
+    as_json: Json = False,
+) -> None:
+    """Store a run of a backend from a JUnit file, as if it had reported a periodic run of an upstream commit."""
+    document = file.read_bytes()
+    collected = Collector(None)
+    try:
+        for line in parse_junit(document):
+            collected.add(line)
+        report = _imported(repo, sha, upstream, workflow, job, run_id, level, collected)
+    except (LineError, ReportError, ValidationError) as error:
+        typer.echo(f"{file}: {error}", err=True)
+        raise typer.Exit(2) from error
+    store = _open(_settings())
+    try:
+        stored = record_report(store, report, time.time())
+        accepted = record_results(store, stored.key, collected, Part(), time.time())
+    except Conflict as error:
+        typer.echo(f"{error}; give another --run-id", err=True)
+        raise typer.Exit(1) from error
+    finally:
+        store.close()
+    if as_json:
+        typer.echo(json.dumps({"key": accepted.key, "tests": accepted.tests}))
+    else:
+        typer.echo(f"{accepted.tests} tests stored as the run {accepted.key}.")
+
+
+def _imported(
+    repo: str, sha: str, upstream: str, workflow: str, job: str, run_id: str, level: str, collected: Collector
+) -> HudReport:
+    if as_sha(sha) is None:
+        raise ReportError("--sha", "must be a commit's whole SHA")
+    outcomes = [entry.outcome for _, entry, _ in collected.results()]
+    conclusion = "failure" if any(outcome in FAILING for outcome in outcomes) else "success"
+    return HudReport.model_validate(
+        {
+            "trusted": {"verified_repo": repo, "downstream_repo_level": level},
+            "untrusted": {
+                "callback_payload": {
+                    "event_type": "periodic",
+                    "delivery_id": as_sha(sha),
+                    "payload": {"repository": {"full_name": upstream}, "sha": sha},
+                    "workflow": {
+                        "status": "completed",
+                        "conclusion": conclusion,
+                        "name": workflow,
+                        "job_name": job,
+                        "run_id": run_id,
+                    },
+                }
+            },
+        }
+    )
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ class JobRow(BaseModel):
     narrowed: bool = Field(description="the job ran a selection of the base's tests")
     more: int = Field(description="names left out of the lists above because they are too many")
     totals: Totals
-    results: Literal["none", "partial", "complete"]
+    results: Literal["none", "partial", "complete", "pruned"]
     base: BaseLine | None
     queue_seconds: float | None
     seconds: float | None = Field(description="how long it ran, or has been running")
@@ -247,7 +247,7 @@ class RunPage(BaseModel):
     seconds: float | None
     first_seen: float
     updated: float
-    results: Literal["none", "partial", "complete"]
+    results: Literal["none", "partial", "complete", "pruned"]
     totals: Totals
     tests: int
     reported: dict[str, int] = Field(description="the counts that the job's own report gave")

@@ -43,6 +43,11 @@ def state_of(scope: Scope, row: Row) -> str:
     return "stuck" if scope.now - row.first_seen > scope.stuck_after else "running"
 
 
+def has_results(row: Row) -> bool:
+    """Whether per-test results of a run are in the store: they may not have come, or have been pruned."""
+    return row.results in ("partial", "complete")
+
+
 def attempt_order(row: Row) -> tuple[float, float, int]:
     """Sort key of the runs of one job on one commit: GitHub's run ids grow; where they are no numbers, time tells."""
     number = float(row.run_id) if row.run_id.isdecimal() and len(row.run_id) < 20 else 0.0
@@ -106,7 +111,7 @@ def find_base(scope: Scope, row: Row, base_sha: str | None, base_ref: str | None
     if base_sha is None:
         return None
     usable = run.c.results == "complete"
-    if row.results == "none":
+    if not has_results(row):
         usable = usable | run.c.conclusion.in_(_CONCLUSIVE)
     candidates = select_runs().where(
         run.c.lane_id == row.lane_id,
@@ -148,13 +153,13 @@ def _judge(
     if row.status != "completed":
         state: JobState = "stuck" if state_of(scope, row) == "stuck" else "running"
         return judge(Head[int](state), None), None
-    if row.results == "none":
+    if not has_results(row):
         return _judge_reports(scope, row, base), None
     head = scope.snapshot(row.id, row.revision)
     failing = head.failing_ids()
     failed, passed = set[int](), set[int]()
     for other in attempts[:-1]:
-        if other.results != "none" and other.action != "closed":
+        if has_results(other) and other.action != "closed":
             earlier = scope.snapshot(other.id, other.revision)
             failed.update(number for number in earlier.failing_ids() if head.outcome_of(number) == "passed")
             passed.update(number for number in failing if earlier.outcome_of(number) in ("passed", "flaky"))
@@ -165,7 +170,7 @@ def _judge(
         passed_elsewhere=passed,
         failed_elsewhere=failed,
     )
-    if base is None or base.results == "none":
+    if base is None or not has_results(base):
         return judge(facts, _base_without_results(base)), None
     before = scope.snapshot(base.id, base.revision)
     outcomes = {number: outcome for number in failing if (outcome := before.outcome_of(number)) is not None}

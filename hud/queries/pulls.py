@@ -14,11 +14,12 @@ from hud.core.verdicts import VERDICTS, Verdict, counted, worst
 from hud.queries.contexts import BackendRow, JobRow, PullList, PullPage, PullRow, Push
 from hud.queries.jobs import by_job, job_row, judge_job, select_runs
 from hud.queries.scope import Scope
-from hud.store.tables import pull_head, run
+from hud.store.tables import backend, pull_head, run
 
 PAGE = 25
 
 _LEVELS_THAT_BLOCK = ("L4",)
+_ACTIVE_SECONDS = 7 * 86_400
 
 
 def pull_page(scope: Scope, number: int, sha: str | None = None, upstream: str | None = None) -> PullPage | None:
@@ -132,10 +133,20 @@ def _backends(scope: Scope, head: sa.Row[Any], base_sha: str | None) -> list[Bac
             jobs.append(job_row(scope, judge_job(scope, attempts, asked, head.base_ref), asked))
         found.append(_backend_row(repo, runs[-1].level, jobs))
     reported = {repo.lower() for repo in groups}
-    for expected in scope.expected:
-        if expected.repo.lower() not in reported:
-            found.append(_backend_row(expected.repo, expected.level, []))
+    for repo, level in _expected(scope, head):
+        if repo.lower() not in reported:
+            found.append(_backend_row(repo, level, []))
     return sorted(found, key=lambda row: (VERDICTS.index(row.verdict), -len(row.new_failures), row.repo.lower()))
+
+
+def _expected(scope: Scope, head: sa.Row[Any]) -> list[tuple[str, str]]:
+    """Backends that should report on a commit: the allowlist's or, without one, those that were and are active."""
+    if scope.expected:
+        return [(expected.repo, expected.level) for expected in scope.expected]
+    active = sa.select(backend.c.repo, backend.c.level).where(
+        backend.c.first_seen < head.first_seen, backend.c.last_seen > scope.now - _ACTIVE_SECONDS
+    )
+    return [(row.repo, row.level) for row in scope.rows(active)]
 
 
 def _backend_row(repo: str, level: str, jobs: list[JobRow]) -> BackendRow:

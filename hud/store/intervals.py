@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,7 +17,7 @@ BRANCH_EVENTS = ("push", "nightly", "periodic")
 _BATCH = 500
 
 
-def tells_history(row: sa.Row[tuple[object, ...]]) -> bool:
+def tells_history(row: sa.Row[Any]) -> bool:
     """Whether a run belongs to the base branch's history: of a branch, not of a pull request, with all its results."""
     return row.lane_id is not None and row.results == "complete" and row.pr is None and row.event in BRANCH_EVENTS
 
@@ -29,6 +30,8 @@ def enter(connection: sa.Connection, run_number: int) -> None:
     """
     row = connection.execute(sa.select(run).where(run.c.id == run_number)).one()
     if row.in_history or not tells_history(row):
+        return
+    if _is_older_than_pruned(connection, row):
         return
     order = _history(connection, row.lane_id, row)
     here = order.index(row.id)
@@ -53,13 +56,24 @@ def leave(connection: sa.Connection, run_number: int) -> None:
     connection.execute(run.update().where(run.c.id == row.id).values(in_history=False))
 
 
-def _history(connection: sa.Connection, lane_id: int, including: sa.Row[tuple[object, ...]]) -> list[int]:
+def _history(connection: sa.Connection, lane_id: int, including: sa.Row[Any]) -> list[int]:
     query = (
         sa.select(run.c.id)
         .where(run.c.lane_id == lane_id, run.c.in_history | (run.c.id == including.id))
         .order_by(run.c.order_at, run.c.order_place, run.c.attempt, run.c.id)
     )
     return list(connection.execute(query).scalars())
+
+
+def _is_older_than_pruned(connection: sa.Connection, row: sa.Row[Any]) -> bool:
+    """A run whose successors were pruned has no place left between them."""
+    pruned = sa.select(run.c.id).where(
+        run.c.lane_id == row.lane_id,
+        run.c.results == "pruned",
+        run.c.pr.is_(None),
+        sa.tuple_(run.c.order_at, run.c.order_place) > sa.tuple_(row.order_at, row.order_place),
+    )
+    return connection.execute(pruned.limit(1)).first() is not None
 
 
 def _steps(connection: sa.Connection, runs: Sequence[int], fresh: bool) -> Iterable[tuple[int, list[Change]]]:

@@ -116,7 +116,7 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
         row = connection.execute(sa.select(run).where(run.c.key == key)).one()
         whole, parts = fresh, [part.number]
         # An upload in one part is the run's results; one of several parts is added to those that are there.
-        if part.of > 1 and row.results != "none":
+        if part.of > 1 and row.results in ("partial", "complete"):
             old = connection.execute(sa.select(snapshot.c.data).where(snapshot.c.run_id == row.id)).scalar_one()
             whole = Snapshot.unpack(old).merged(fresh)
             parts = sorted({*(row.parts or []), part.number})

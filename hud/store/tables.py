@@ -71,7 +71,7 @@ run = sa.Table(
     sa.Column("first_seen", Time, nullable=False),
     sa.Column("updated", Time, nullable=False),
     sa.Column("revision", sa.Integer, nullable=False, default=1, comment="grows with every change"),
-    sa.Column("results", sa.Text, nullable=False, default="none", comment="none, partial, complete"),
+    sa.Column("results", sa.Text, nullable=False, default="none", comment="none, partial, complete, pruned"),
     sa.Column("totals", sa.JSON, comment="tests by outcome, from per-test results"),
     sa.Column("cuts", sa.JSON, comment="what was shortened or left out"),
     sa.Column("parts", sa.JSON, comment="numbers of the uploaded parts"),
@@ -160,6 +160,7 @@ failure = sa.Table(
     sa.Column("seconds", Time),
     sa.Column("detail_id", Id, sa.ForeignKey("detail.id")),
     sa.Index("ix_failure_test", "test_id", "run_id"),
+    sa.Index("ix_failure_detail", "detail_id"),
     sqlite_with_rowid=False,
 )
 
@@ -171,6 +172,7 @@ interval = sa.Table(
     sa.Column("first_run", Id, primary_key=True, autoincrement=False),
     sa.Column("until_run", Id, comment="the first run where it no longer held; null while it lasts"),
     sa.Column("outcome", sa.SmallInteger, nullable=False),
+    sa.Index("ix_interval_first_run", "first_run"),
     sqlite_with_rowid=False,
     comment="runs of one job on the base branch during which a test had one outcome",
 )

@@ -69,6 +69,7 @@ def upgrade() -> None:
         comment="runs of one job on the base branch during which a test had one outcome",
         sqlite_with_rowid=False,
     )
+    op.create_index("ix_interval_first_run", "interval", ["first_run"], unique=False)
     op.create_table(
         "pull_head",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -154,7 +155,7 @@ def upgrade() -> None:
         sa.Column("first_seen", sa.Double(), nullable=False),
         sa.Column("updated", sa.Double(), nullable=False),
         sa.Column("revision", sa.Integer(), nullable=False, comment="grows with every change"),
-        sa.Column("results", sa.Text(), nullable=False, comment="none, partial, complete"),
+        sa.Column("results", sa.Text(), nullable=False, comment="none, partial, complete, pruned"),
         sa.Column("totals", sa.JSON(), nullable=True, comment="tests by outcome, from per-test results"),
         sa.Column("cuts", sa.JSON(), nullable=True, comment="what was shortened or left out"),
         sa.Column("parts", sa.JSON(), nullable=True, comment="numbers of the uploaded parts"),
@@ -189,6 +190,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "test_id", name=op.f("pk_failure")),
         sqlite_with_rowid=False,
     )
+    op.create_index("ix_failure_detail", "failure", ["detail_id"], unique=False)
     op.create_index("ix_failure_test", "failure", ["test_id", "run_id"], unique=False)
     op.create_table(
         "snapshot",
@@ -203,6 +205,7 @@ def downgrade() -> None:
     """Drop every table."""
     op.drop_table("snapshot")
     op.drop_index("ix_failure_test", table_name="failure")
+    op.drop_index("ix_failure_detail", table_name="failure")
     op.drop_table("failure")
     op.drop_index("ix_run_sha", table_name="run")
     op.drop_index("ix_run_pr", table_name="run")
@@ -215,6 +218,7 @@ def downgrade() -> None:
     op.drop_table("refusal")
     op.drop_index("ix_pull_head_at", table_name="pull_head")
     op.drop_table("pull_head")
+    op.drop_index("ix_interval_first_run", table_name="interval")
     op.drop_table("interval")
     op.drop_table("detail")
     op.drop_index("ix_branch_commit_sha", table_name="branch_commit")
