@@ -23,8 +23,9 @@ from relay.emulator.faults import Faults
 from relay.emulator.ledger import Ledger
 from relay.emulator.middleware import Recorder
 from relay.emulator.oidc import Issuer
+from relay.emulator.runner.attempt import Credentials
 from relay.emulator.runner.processes import Guard, kill_tracked
-from relay.emulator.runner.runs import Credentials, Runs
+from relay.emulator.runner.runs import Runs
 from relay.emulator.server import Server
 from relay.emulator.settings import Settings, SettingsError
 from relay.emulator.state import JobRecord, Run, State

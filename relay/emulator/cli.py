@@ -14,7 +14,8 @@ import uvicorn
 
 from relay.emulator.app import create_app
 from relay.emulator.middleware import Protocol
-from relay.emulator.runner.workflow import WorkflowError, load_workflow
+from relay.emulator.runner.model import WorkflowError
+from relay.emulator.runner.workflow import load_workflow
 from relay.emulator.settings import SettingsError, load_settings
 
 app = typer.Typer(

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from relay.emulator.git import ChangedFile, Commit
-from relay.emulator.state import CheckRun, CheckSuite, Delivery, JobRecord, Pull, Repository, Run, State, Token
+from relay.emulator.state import CheckRun, CheckSuite, Delivery, Pull, Repository, State, Token
 
 Json = dict[str, Any]
 
@@ -528,90 +528,3 @@ def delivery(item: Delivery, full: bool = False) -> Json:
             "response": {"headers": item.response_headers, "payload": item.response_body},
         }
     return held
-
-
-def workflow_run(state: State, item: Repository, run: Run) -> Json:
-    """A run of a workflow, as the Actions chapter of the REST API shows it."""
-    api = f"{state.base_url}/repos/{item.full_name}/actions/runs/{run.id}"
-    workflow = workflow_id(run.workflow_file)
-    return {
-        "id": run.id,
-        "name": run.workflow_name,
-        "node_id": node_id("WorkflowRun", run.id),
-        "check_suite_id": run.suite_id,
-        "check_suite_node_id": node_id("CheckSuite", run.suite_id),
-        "head_branch": run.head_branch,
-        "head_sha": run.head_sha,
-        "path": run.workflow_file,
-        "run_number": run.number,
-        "run_attempt": run.attempt,
-        "event": run.event,
-        "display_title": run.title,
-        "status": run.status,
-        "conclusion": run.conclusion,
-        "workflow_id": workflow,
-        "url": api,
-        "html_url": f"{state.base_url}/{item.full_name}/actions/runs/{run.id}",
-        "pull_requests": [],
-        "created_at": run.created_at,
-        "updated_at": run.updated_at,
-        "run_started_at": run.started_at,
-        "actor": user(state, run.actor, "Bot" if run.actor.endswith("[bot]") else "User"),
-        "triggering_actor": user(state, run.actor, "Bot" if run.actor.endswith("[bot]") else "User"),
-        "jobs_url": f"{api}/jobs",
-        "logs_url": f"{api}/logs",
-        "check_suite_url": f"{state.base_url}/repos/{item.full_name}/check-suites/{run.suite_id}",
-        "artifacts_url": f"{api}/artifacts",
-        "cancel_url": f"{api}/cancel",
-        "rerun_url": f"{api}/rerun",
-        "previous_attempt_url": f"{api}/attempts/{run.attempt - 1}" if run.attempt > 1 else None,
-        "workflow_url": f"{state.base_url}/repos/{item.full_name}/actions/workflows/{workflow}",
-        "head_commit": None,
-        "repository": repository(state, item),
-        "head_repository": repository(state, item),
-    }
-
-
-def workflow_id(file: str) -> int:
-    """The number of a workflow file, stable per path."""
-    return int.from_bytes(hashlib.sha256(file.encode()).digest()[:4], "big")
-
-
-def workflow_job(state: State, item: Repository, run: Run, job: JobRecord) -> Json:
-    """A job of a run."""
-    api = f"{state.base_url}/repos/{item.full_name}"
-    return {
-        "id": job.id,
-        "run_id": run.id,
-        "run_url": f"{api}/actions/runs/{run.id}",
-        "run_attempt": job.attempt,
-        "node_id": node_id("CheckRun", job.id),
-        "head_sha": run.head_sha,
-        "url": f"{api}/actions/jobs/{job.id}",
-        "html_url": f"{state.base_url}/{item.full_name}/actions/runs/{run.id}/job/{job.id}",
-        "status": job.status,
-        "conclusion": job.conclusion,
-        "created_at": job.created_at,
-        "started_at": job.started_at or job.created_at,
-        "completed_at": job.completed_at,
-        "name": job.name,
-        "steps": [
-            {
-                "name": step.name,
-                "status": step.status,
-                "conclusion": step.conclusion,
-                "number": step.number,
-                "started_at": step.started_at,
-                "completed_at": step.completed_at,
-            }
-            for step in job.steps
-        ],
-        "check_run_url": f"{api}/check-runs/{job.id}",
-        "labels": job.labels,
-        "runner_id": 1,
-        "runner_name": "emulator",
-        "runner_group_id": 1,
-        "runner_group_name": "Default",
-        "workflow_name": run.workflow_name,
-        "head_branch": run.head_branch,
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import zipfile
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from relay.emulator import payloads
 from relay.emulator.api.common import ApiError, Body, Permission, ServerDep, bearer, page
 from relay.emulator.runner.runs import WORKFLOW_FOLDER, InputError, RunError
 from relay.emulator.server import Server
-from relay.emulator.state import Artifact, JobRecord, Repository, Run
+from relay.emulator.state import Artifact, JobRecord, Repository, Run, State
 
 router = APIRouter(prefix="/repos/{owner}/{name}/actions")
 services = APIRouter(prefix="/_services")
@@ -53,6 +54,93 @@ def read_log(job: JobRecord) -> str:
         return ""
 
 
+def workflow_run(state: State, item: Repository, run: Run) -> dict[str, Any]:
+    """A run of a workflow, as the Actions chapter of the REST API shows it."""
+    api = f"{state.base_url}/repos/{item.full_name}/actions/runs/{run.id}"
+    workflow = workflow_id(run.workflow_file)
+    return {
+        "id": run.id,
+        "name": run.workflow_name,
+        "node_id": payloads.node_id("WorkflowRun", run.id),
+        "check_suite_id": run.suite_id,
+        "check_suite_node_id": payloads.node_id("CheckSuite", run.suite_id),
+        "head_branch": run.head_branch,
+        "head_sha": run.head_sha,
+        "path": run.workflow_file,
+        "run_number": run.number,
+        "run_attempt": run.attempt,
+        "event": run.event,
+        "display_title": run.title,
+        "status": run.status,
+        "conclusion": run.conclusion,
+        "workflow_id": workflow,
+        "url": api,
+        "html_url": f"{state.base_url}/{item.full_name}/actions/runs/{run.id}",
+        "pull_requests": [],
+        "created_at": run.created_at,
+        "updated_at": run.updated_at,
+        "run_started_at": run.started_at,
+        "actor": payloads.user(state, run.actor, "Bot" if run.actor.endswith("[bot]") else "User"),
+        "triggering_actor": payloads.user(state, run.actor, "Bot" if run.actor.endswith("[bot]") else "User"),
+        "jobs_url": f"{api}/jobs",
+        "logs_url": f"{api}/logs",
+        "check_suite_url": f"{state.base_url}/repos/{item.full_name}/check-suites/{run.suite_id}",
+        "artifacts_url": f"{api}/artifacts",
+        "cancel_url": f"{api}/cancel",
+        "rerun_url": f"{api}/rerun",
+        "previous_attempt_url": f"{api}/attempts/{run.attempt - 1}" if run.attempt > 1 else None,
+        "workflow_url": f"{state.base_url}/repos/{item.full_name}/actions/workflows/{workflow}",
+        "head_commit": None,
+        "repository": payloads.repository(state, item),
+        "head_repository": payloads.repository(state, item),
+    }
+
+
+def workflow_id(file: str) -> int:
+    """The number of a workflow file, stable per path."""
+    return int.from_bytes(hashlib.sha256(file.encode()).digest()[:4], "big")
+
+
+def workflow_job(state: State, item: Repository, run: Run, job: JobRecord) -> dict[str, Any]:
+    """A job of a run."""
+    api = f"{state.base_url}/repos/{item.full_name}"
+    return {
+        "id": job.id,
+        "run_id": run.id,
+        "run_url": f"{api}/actions/runs/{run.id}",
+        "run_attempt": job.attempt,
+        "node_id": payloads.node_id("CheckRun", job.id),
+        "head_sha": run.head_sha,
+        "url": f"{api}/actions/jobs/{job.id}",
+        "html_url": f"{state.base_url}/{item.full_name}/actions/runs/{run.id}/job/{job.id}",
+        "status": job.status,
+        "conclusion": job.conclusion,
+        "created_at": job.created_at,
+        "started_at": job.started_at or job.created_at,
+        "completed_at": job.completed_at,
+        "name": job.name,
+        "steps": [
+            {
+                "name": step.name,
+                "status": step.status,
+                "conclusion": step.conclusion,
+                "number": step.number,
+                "started_at": step.started_at,
+                "completed_at": step.completed_at,
+            }
+            for step in job.steps
+        ],
+        "check_run_url": f"{api}/check-runs/{job.id}",
+        "labels": job.labels,
+        "runner_id": 1,
+        "runner_name": "emulator",
+        "runner_group_id": 1,
+        "runner_group_name": "Default",
+        "workflow_name": run.workflow_name,
+        "head_branch": run.head_branch,
+    }
+
+
 @router.get("/runs")
 async def runs(item: ReadActions, request: Request, server: ServerDep) -> JSONResponse:
     """Runs, newest first; filters ``event``, ``status``, ``head_sha``, ``branch``."""
@@ -66,7 +154,7 @@ async def runs(item: ReadActions, request: Request, server: ServerDep) -> JSONRe
         and query.get("branch") in (None, run.head_branch)
     ]
     items, headers = page(request, chosen)
-    found = [payloads.workflow_run(server.state, item, run) for run in items]
+    found = [workflow_run(server.state, item, run) for run in items]
     return JSONResponse({"total_count": len(chosen), "workflow_runs": found}, headers=headers)
 
 
@@ -77,12 +165,12 @@ async def run(number: int, item: ReadActions, server: ServerDep, attempt: int | 
     found = find_run(server, item, number)
     if attempt is not None and not 1 <= attempt <= found.attempt:
         raise ApiError(404, "Not Found")
-    return payloads.workflow_run(server.state, item, found)
+    return workflow_run(server.state, item, found)
 
 
 def _jobs(request: Request, server: Server, item: Repository, found: Run, jobs: list[JobRecord]) -> JSONResponse:
     items, headers = page(request, jobs)
-    shown = [payloads.workflow_job(server.state, item, found, job) for job in items]
+    shown = [workflow_job(server.state, item, found, job) for job in items]
     return JSONResponse({"total_count": len(jobs), "jobs": shown}, headers=headers)
 
 
@@ -108,7 +196,7 @@ async def attempt_jobs(
 async def job(number: int, item: ReadActions, server: ServerDep) -> Any:
     """One job."""
     found, held = find_job(server, item, number)
-    return payloads.workflow_job(server.state, item, found, held)
+    return workflow_job(server.state, item, found, held)
 
 
 @router.get("/jobs/{number}/logs")

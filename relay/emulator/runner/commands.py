@@ -1,6 +1,7 @@
 """Workflow commands: what a step says in its output (``::error::``) and in the files GitHub gives it (``GITHUB_ENV``).
 
-Source: GitHub's "Workflow commands for GitHub Actions". Nothing here does I/O; the job feeds lines and file texts in.
+Source: GitHub's "Workflow commands for GitHub Actions". What a command means is decided here without I/O; the job feeds
+lines in, and :class:`CommandFiles` are the files of one step.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 _COMMAND = re.compile(r"^\s*::(?P<name>[A-Za-z][\w-]*)(?:\s+(?P<properties>.*?))?::(?P<value>.*)$", re.DOTALL)
 _SAFE_STOP_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
@@ -181,3 +183,30 @@ def allowed_environment(pairs: dict[str, str]) -> tuple[dict[str, str], list[str
     """Split what a step may set for later steps from what GitHub refuses (its own variables, ``NODE_OPTIONS``)."""
     refused = [name for name in pairs if name.startswith(("GITHUB_", "RUNNER_")) or name == "NODE_OPTIONS"]
     return {name: value for name, value in pairs.items() if name not in refused}, refused
+
+
+@dataclass(frozen=True)
+class CommandFiles:
+    """The files that a step writes commands to."""
+
+    paths: dict[str, Path]
+
+    @classmethod
+    def make(cls, temp: Path, number: int) -> CommandFiles:
+        """New, empty files in ``temp`` for the step's script of this number."""
+        paths = {name: temp / f"{name}_{number}" for name in ("env", "output", "path", "summary", "state")}
+        for path in paths.values():
+            path.touch()
+        return cls(paths)
+
+    def variables(self) -> dict[str, str]:
+        """The variables that tell the step where its files are."""
+        names = {"summary": "GITHUB_STEP_SUMMARY"}
+        return {names.get(name, f"GITHUB_{name.upper()}"): str(path) for name, path in self.paths.items()}
+
+    def text(self, name: str) -> str:
+        """What the step wrote; empty if it removed the file."""
+        try:
+            return self.paths[name].read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""

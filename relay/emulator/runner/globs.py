@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -83,3 +84,14 @@ def find_files(patterns: Iterable[str], base: Path, hidden: bool = False) -> Fou
         chosen.update(file for file in _walk(root, hidden) if regex.fullmatch(str(file)))
     found.files = sorted(chosen)
     return found
+
+
+def hash_files(patterns: list[str], workspace: Path) -> str:
+    """``hashFiles``: SHA-256 over the files' SHA-256 in the order of their paths; empty where none matches."""
+    files = [file for file in find_files(patterns, workspace, hidden=True).files if file.is_relative_to(workspace)]
+    if not files:
+        return ""
+    total = hashlib.sha256()
+    for file in files:
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()

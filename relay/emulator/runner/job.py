@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import math
 import os
 import shutil
-import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -20,6 +18,7 @@ from relay.emulator.runner.actions import EMULATED, ActionError
 from relay.emulator.runner.commands import (
     Annotation,
     CommandError,
+    CommandFiles,
     Masks,
     OutputCommands,
     allowed_environment,
@@ -36,9 +35,10 @@ from relay.emulator.runner.expressions import (
     to_text,
     truthy,
 )
-from relay.emulator.runner.globs import find_files
-from relay.emulator.runner.processes import TRACKING_VARIABLE, kill_tracked, signal_group
-from relay.emulator.runner.workflow import SHELLS, CompositeAction, Job, Step, Workflow, WorkflowError, load_action
+from relay.emulator.runner.globs import hash_files
+from relay.emulator.runner.model import CompositeAction, Job, Step, Workflow, WorkflowError
+from relay.emulator.runner.processes import TRACKING_VARIABLE, ProcessGroup, kill_tracked
+from relay.emulator.runner.workflow import SHELLS, load_action
 from relay.emulator.settings import RunnerSettings
 from relay.emulator.state import JobRecord, StepRecord, now
 
@@ -46,7 +46,6 @@ DEFAULT_JOB_MINUTES = 360
 _AFTER_CANCEL_SECONDS = 300
 """What GitHub gives to the ``always()`` steps of a cancelled job."""
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_MAX_LINE = 256 * 1024
 
 StoreArtifact = Callable[[str, Mapping[str, Path], bool], "tuple[int, str, str]"]
 FindArtifact = Callable[[str], "Path | None"]
@@ -134,7 +133,7 @@ class JobExecution:
         self._deadline = math.inf
         self._log_file: Any = None
         self._log_bytes = 0
-        self._readers: set[asyncio.Task[None]] = set()
+        self._groups: list[ProcessGroup] = []
         self._file_number = 0
         self._conclusion = "failure"
 
@@ -234,9 +233,8 @@ class JobExecution:
         killed = await asyncio.to_thread(kill_tracked, self.spec.tracking)
         if killed:
             self.log(f"Cleaned up {killed} orphan process(es)")
-        for reader in list(self._readers):
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        for group in self._groups:
+            await group.close()
         for folder in (self.temp, self.workspace.parent, self.spec.directory / "home", self.spec.directory / "tools"):
             await asyncio.to_thread(shutil.rmtree, folder, True)
 
@@ -415,7 +413,7 @@ class JobExecution:
         if env:
             self.log("env:\n" + "\n".join(f"  {key}: {value}" for key, value in env.items()))
         self.log("##[endgroup]")
-        files = _CommandFiles.make(self.temp, self._file_number)
+        files = CommandFiles.make(self.temp, self._file_number)
         commands = OutputCommands(self._masks)
         arguments = [part.replace("{0}", str(file)) for part in command]
         try:
@@ -428,7 +426,7 @@ class JobExecution:
             self.log(f"##[error]Process completed with exit code {status}.")
         return outputs, status == 0
 
-    def _read_files(self, files: _CommandFiles, commands: OutputCommands) -> dict[str, str]:
+    def _read_files(self, files: CommandFiles, commands: OutputCommands) -> dict[str, str]:
         env, refused = allowed_environment(parse_file(files.text("env"), "GITHUB_ENV"))
         for name in refused:
             self.log(f"##[warning]GITHUB_ENV may not set {name}")
@@ -439,7 +437,7 @@ class JobExecution:
         self.record.summary += files.text("summary")
         return {**commands.outputs, **parse_file(files.text("output"), "GITHUB_OUTPUT")}
 
-    def _process_env(self, scope: _Scope, seen: Mapping[str, str], files: _CommandFiles | None) -> dict[str, str]:
+    def _process_env(self, scope: _Scope, seen: Mapping[str, str], files: CommandFiles | None) -> dict[str, str]:
         settings, runner = self.spec.settings, self._runner()
         env = {
             "HOME": str(self.spec.directory / "home"),
@@ -568,97 +566,18 @@ class JobExecution:
     async def _process(
         self, arguments: list[str], directory: Path, env: dict[str, str], line: Callable[[str], str | None]
     ) -> int:
-        """Run a process group to its end, or end it: on cancellation, at the deadline, when this task is cancelled."""
         found = shutil.which(arguments[0], path=env["PATH"])
         if found is None:
             raise StepError(f"{arguments[0]!r} is not in PATH")
-        process = await asyncio.create_subprocess_exec(
-            found,
-            *arguments[1:],
-            cwd=directory,
-            env=env,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        reader = asyncio.create_task(self._read(process.stdout, line))
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
-        waiter = asyncio.create_task(process.wait())
-        interrupt = asyncio.create_task(self._interrupt.wait())
-        try:
-            left = self._deadline - asyncio.get_running_loop().time()
-            await asyncio.wait(
-                {waiter, interrupt},
-                timeout=None if math.isinf(left) else max(left, 0),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if not waiter.done():
-                await self._stop(process, waiter)
-        finally:
-            if not waiter.done():
-                # This task itself is being cancelled: no time for a polite end.
-                signal_group(process.pid, signal.SIGKILL)
-            interrupt.cancel()
-            status = await waiter
-            # A background process may hold the pipe; its output still goes to the log, but nobody waits for it.
-            await asyncio.wait({reader}, timeout=1)
-        return status if status >= 0 else 128 - status
 
-    async def _stop(self, process: asyncio.subprocess.Process, waiter: asyncio.Task[int]) -> None:
-        grace = 0.0 if self._forced else self.spec.settings.cancel_grace_seconds
-        for number, seconds in ((signal.SIGINT, grace), (signal.SIGTERM, grace / 3)):
-            if seconds > 0 and not waiter.done():
-                signal_group(process.pid, number)
-                await asyncio.wait({waiter}, timeout=seconds)
-        signal_group(process.pid, signal.SIGKILL)
-
-    async def _read(self, stream: asyncio.StreamReader, line: Callable[[str], str | None]) -> None:
-        pending = b""
-        while data := await stream.read(65536):
-            *whole, pending = (pending + data).split(b"\n")
-            shown = [line(item.decode(errors="replace").rstrip("\r")) for item in whole]
-            if text := [item for item in shown if item is not None]:
+        def show(lines: list[str]) -> None:
+            if text := [shown for item in lines if (shown := line(item)) is not None]:
                 self.log("\n".join(text))
-            if len(pending) > _MAX_LINE:
-                self.log(pending.decode(errors="replace"))
-                pending = b""
-        if pending and (rest := line(pending.decode(errors="replace"))) is not None:
-            self.log(rest)
 
-
-@dataclass(frozen=True)
-class _CommandFiles:
-    """The files that a step writes commands to."""
-
-    paths: dict[str, Path]
-
-    @classmethod
-    def make(cls, temp: Path, number: int) -> _CommandFiles:
-        paths = {name: temp / f"{name}_{number}" for name in ("env", "output", "path", "summary", "state")}
-        for path in paths.values():
-            path.touch()
-        return cls(paths)
-
-    def variables(self) -> dict[str, str]:
-        names = {"summary": "GITHUB_STEP_SUMMARY"}
-        return {names.get(name, f"GITHUB_{name.upper()}"): str(path) for name, path in self.paths.items()}
-
-    def text(self, name: str) -> str:
-        try:
-            return self.paths[name].read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-
-
-def hash_files(patterns: list[str], workspace: Path) -> str:
-    """``hashFiles``: SHA-256 over the files' SHA-256 in the order of their paths; empty where none matches."""
-    files = [file for file in find_files(patterns, workspace, hidden=True).files if file.is_relative_to(workspace)]
-    if not files:
-        return ""
-    total = hashlib.sha256()
-    for file in files:
-        total.update(hashlib.sha256(file.read_bytes()).digest())
-    return total.hexdigest()
+        group = ProcessGroup([found, *arguments[1:]], directory, env, show)
+        self._groups.append(group)
+        return await group.run(
+            self._interrupt,
+            self._deadline,
+            lambda: 0.0 if self._forced else self.spec.settings.cancel_grace_seconds,
+        )
