@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
 _INT64 = 2**63
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
 
 
 class BodyError(ValueError):
@@ -46,30 +49,36 @@ def _constant(text: str) -> NoReturn:
     raise BodyError(f"{text} is not JSON (RFC 8259, section 6)")
 
 
-def _check(root: Any, *, forbid_nul: bool) -> None:
-    """Walk iteratively: recursion is what a hostile body wants us to do."""
-    level: list[Any] = [root]
+def _check_depth(body: bytes) -> None:
+    """Before the parser sees it: recursion is what a hostile body wants, of the parser and of every later reader."""
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    outside_strings = b"".join(unescaped.translate(None, _NO_STRUCTURE).split(b'"')[::2])
     depth = 0
-    while level:
-        depth += 1
+    for byte in outside_strings:
+        depth += _STEP[byte]
         if depth > MAX_DEPTH:
             raise BodyError(f"nested deeper than {MAX_DEPTH} levels")
-        below: list[Any] = []
-        for node in level:
-            if isinstance(node, dict):
-                below.extend(node.keys())
-                below.extend(node.values())
-            elif isinstance(node, list):
-                below.extend(node)
-            elif (
-                isinstance(node, str)
-                and not node.isascii()
-                and any("\ud800" <= character <= "\udfff" for character in node)
-            ):
-                raise BodyError("a string holds half of a surrogate pair, which is not Unicode text")
-            if forbid_nul and isinstance(node, str) and "\0" in node:
-                raise BodyError("a string holds a NUL character")
-        level = below
+
+
+def _strings(root: Any) -> Iterator[str]:
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict):
+            nodes.extend(node.keys())
+            nodes.extend(node.values())
+        elif isinstance(node, list):
+            nodes.extend(node)
+
+
+def _check_strings(root: Any, *, forbid_nul: bool) -> None:
+    for text in _strings(root):
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise BodyError("a string holds half of a surrogate pair, which is not Unicode text")
+        if forbid_nul and "\0" in text:
+            raise BodyError("a string holds a NUL character")
 
 
 def load_object(body: bytes, *, forbid_nul: bool = False) -> dict[str, Any]:
@@ -83,6 +92,7 @@ def load_object(body: bytes, *, forbid_nul: bool = False) -> dict[str, Any]:
         BodyError: not JSON, not an object, duplicate keys, ``NaN``/``Infinity``, numbers beyond 64 bits, nesting
             beyond :data:`MAX_DEPTH`, lone surrogates.
     """
+    _check_depth(body)
     try:
         value = json.loads(
             body.decode("utf-8"),
@@ -95,13 +105,12 @@ def load_object(body: bytes, *, forbid_nul: bool = False) -> dict[str, Any]:
         raise
     except UnicodeDecodeError as error:
         raise BodyError(f"the body is not UTF-8 (byte {error.start})") from error
-    except RecursionError as error:
-        raise BodyError(f"nested deeper than {MAX_DEPTH} levels") from error
     except json.JSONDecodeError as error:
         raise BodyError(f"the body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from error
     if not isinstance(value, dict):
         raise BodyError(f"the body must be a JSON object, not {type(value).__name__}")
-    _check(value, forbid_nul=forbid_nul)
+    if rb"\u" in body:  # neither can be written without an escape
+        _check_strings(value, forbid_nul=forbid_nul)
     return value
 
 

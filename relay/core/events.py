@@ -144,10 +144,11 @@ def decide(event: str, payload: dict[str, Any], upstream: str) -> Decision:
 
 
 def _gate(payload: dict[str, Any]) -> Gate:
-    pull = payload["pull_request"]
+    pull = _at(payload, "pull_request", dict)
+    labels = pull.get("labels")
     names = {
         label["name"]
-        for label in (pull.get("labels") or [])
+        for label in (labels if isinstance(labels, list) else [])
         if isinstance(label, dict) and isinstance(label.get("name"), str)
     }
     changed = payload.get("label")

@@ -80,6 +80,10 @@ def _people(payload: dict[str, Any]) -> None:
             payload[key] = _pick(payload[key], _USER_KEPT)
 
 
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _short(value: Any) -> Any:
     return value[:_TEXT_CAP] if isinstance(value, str) else value
 
@@ -90,15 +94,16 @@ def _essential(payload: dict[str, Any]) -> None:
     for key in ("action", "number", "after", "before", "ref"):
         if key in payload:
             kept[key] = _short(payload[key])
-    kept["repository"] = {"full_name": (payload.get("repository") or {}).get("full_name")}
+    kept["repository"] = {"full_name": _mapping(payload.get("repository")).get("full_name")}
     pull = payload.get("pull_request")
     if isinstance(pull, dict):
-        labels = [{"name": _short(label.get("name"))} for label in pull.get("labels") or [] if isinstance(label, dict)]
+        labels = pull["labels"] if isinstance(pull.get("labels"), list) else []
+        names = [{"name": _short(label.get("name"))} for label in labels if isinstance(label, dict)]
         kept["pull_request"] = {
             "number": pull.get("number"),
             "title": _short(pull.get("title")),
-            "user": {"login": (pull.get("user") or {}).get("login")},
-            "labels": labels[:100],
+            "user": {"login": _short(_mapping(pull.get("user")).get("login"))},
+            "labels": names[:100],
             "head": _reference(pull.get("head")),
             "base": _reference(pull.get("base")),
         }
@@ -109,9 +114,8 @@ def _essential(payload: dict[str, Any]) -> None:
 
 
 def _reference(side: Any) -> dict[str, Any]:
-    side = side if isinstance(side, dict) else {}
-    repo = side.get("repo")
-    name = repo.get("full_name") if isinstance(repo, dict) else None
+    side = _mapping(side)
+    name = _short(_mapping(side.get("repo")).get("full_name"))
     return {"ref": _short(side.get("ref")), "sha": side.get("sha"), "repo": {"full_name": name}}
 
 

@@ -148,3 +148,18 @@ def spawn(
     yield begin
     for process in started:
         process.kill()
+
+
+@pytest.fixture(scope="session")
+def shared(rsa_key: Key, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One relay on SQLite for all tests that only look at an answer."""
+    directory = tmp_path_factory.mktemp("shared")
+    (directory / "allowlist.yml").write_text(ALLOWLIST)
+    peer = Peer()
+    peer.jwks["github"] = [rsa_key.jwk]
+    url, allowlist = f"sqlite:///{directory / 'relay.db'}", str(directory / "allowlist.yml")
+    relay = Running(load(**settings_for(peer, url, allowlist, rsa_key.pem)))
+    relay.peer = peer
+    yield relay
+    relay.stop()
+    peer.close()

@@ -317,6 +317,7 @@ class Running:
 
     def __init__(self, settings: Settings, **how: Any):
         self.settings = settings
+        self.peer: Peer | None = None
         self.app = create_app(settings, **how)
         config = uvicorn.Config(self.app, host="127.0.0.1", port=0, log_config=None, access_log=False)
         self.server = uvicorn.Server(config)
