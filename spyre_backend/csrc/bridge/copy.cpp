@@ -146,8 +146,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
 }
 
-// Copies handle lazy conjugation and negation themselves. PyTorch says so for copy_ only; its fallback for other operators
-// would clone the source first, and clone is a copy.
+// Copies handle lazy conjugation and negation themselves. PyTorch says so for copy_ only; its fallback for
+// other operators would clone the source first, and clone is a copy.
 TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
   library.impl("_copy_from", torch::CppFunction::makeFallthrough());
   library.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());

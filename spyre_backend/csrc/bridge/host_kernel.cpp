@@ -33,6 +33,14 @@ bool takes_host_indices(std::string_view name) {
          name == "aten::_unsafe_index" || name == "aten::index_put";
 }
 
+// IValue::isOptionalTensorList compares types by identity and misses lists that TorchScript made.
+bool is_optional_tensor_list(const c10::IValue& value) {
+  if (!value.isList())
+    return false;
+  const auto optional = value.toList().elementType()->cast<c10::OptionalType>();
+  return optional != nullptr && optional->getElementType()->kind() == c10::TypeKind::TensorType;
+}
+
 // Lets kernels that draw from the default CPU generator draw from a device's generator instead.
 class DrawFrom {
 public:
@@ -182,12 +190,11 @@ private:
         hosts.push_back(element(tensor, argument));
       lists_.emplace_back(argument, std::move(value));
       value = std::move(hosts);
-    } else if (value.isOptionalTensorList()) {
-      const c10::List<std::optional<at::Tensor>> list = value.toOptionalTensorList();
+    } else if (is_optional_tensor_list(value)) {
       c10::List<std::optional<at::Tensor>> hosts;
-      hosts.reserve(list.size());
-      for (const std::optional<at::Tensor>& tensor : list)
-        hosts.push_back(tensor ? std::optional(element(*tensor, argument)) : std::nullopt);
+      hosts.reserve(value.toListRef().size());
+      for (const c10::IValue& item : value.toListRef())
+        hosts.push_back(item.isTensor() ? std::optional(element(item.toTensor(), argument)) : std::nullopt);
       value = std::move(hosts);
     }
   }
@@ -236,10 +243,10 @@ c10::DeviceIndex place(const HostKernelPlan& plan, const torch::jit::Stack& stac
     } else if (value.isTensorList()) {
       for (const at::Tensor& tensor : value.toTensorList())
         placement.see(tensor, i, /*element=*/true);
-    } else if (value.isOptionalTensorList()) {
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
-        if (tensor)
-          placement.see(*tensor, i, /*element=*/true);
+    } else if (is_optional_tensor_list(value)) {
+      for (const c10::IValue& item : value.toListRef())
+        if (item.isTensor())
+          placement.see(item.toTensor(), i, /*element=*/true);
     } else if (value.isDevice()) {
       placement.see_device(value.toDevice());
     }
