@@ -1,0 +1,94 @@
+"""``conformance run``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from conformance.cli import options as o
+from conformance.cli.app import app
+from conformance.errors import Exit
+from conformance.reports.actions import append_summary, error_commands, in_actions
+from conformance.reports.write import markdown, write_junit, write_results, write_summary
+from conformance.runner.run import STATE, Outcome, Session, prepare_output
+
+
+def _publish(outcome: Outcome, output: Path, as_json: bool) -> int:
+    """Writes the files, prints the verdict.
+
+    Returns:
+        The exit code.
+    """
+    accounts, summary = outcome.accounts, outcome.summary()
+    write_results(accounts, output / "results.jsonl")
+    write_junit(accounts, output / "junit.xml", f"conformance {outcome.profile}")
+    write_summary(summary, output / "summary.json")
+    text = markdown(accounts, summary, outcome.unexpected)
+    if in_actions():
+        append_summary(text)
+        for line in error_commands(accounts, outcome.unexpected):
+            typer.echo(line, err=as_json)
+    if as_json:
+        json.dump(summary, sys.stdout, indent=2)
+        typer.echo()
+    else:
+        for name in outcome.unexpected:
+            last = accounts.attempts[name][-1]
+            typer.echo(f"{accounts.outcome(name)}: {name}: {' '.join((last.message or last.reason).split())[:300]}")
+        counts = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items())
+        typer.echo(f"{summary['planned']} planned: {counts}; {summary['seconds']:.1f} s; results in {output}")
+    if outcome.interrupted:
+        typer.echo(
+            f"interrupted by {outcome.interrupted}: {summary['not_run']} known tests have no result, files not yet "
+            f"imported are not counted; go on with the same command and --resume",
+            err=True,
+        )
+        return Exit.ACCOUNTS
+    shutil.rmtree(output / STATE, ignore_errors=True)
+    if not summary["balanced"]:
+        for name in (*accounts.missing(), *accounts.unplanned()):
+            typer.echo(f"accounts do not balance: {name} is planned or has a result, but not both", err=True)
+        return Exit.ACCOUNTS
+    return Exit.UNEXPECTED if outcome.unexpected else Exit.AS_EXPECTED
+
+
+@app.command()
+def run(
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="Where results go; an earlier run there is replaced.")
+    ],
+    targets: o.TargetsArgument = None,
+    profile: o.ProfileOption = None,
+    upstream: o.UpstreamOption = None,
+    suite: o.SuiteOption = None,
+    device: o.DeviceOption = None,
+    labels: o.LabelsOption = None,
+    unclassified: o.UnclassifiedOption = None,
+    keyword: o.KeywordOption = "",
+    changed: o.ChangedOption = None,
+    shard: o.ShardOption = "",
+    jobs: o.JobsOption = None,
+    timeout: o.TimeoutOption = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict/--no-strict", help="Fail on unexpected passes [default: the profile's].")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --output.")] = False,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Run tests on the device, each accounted for, and write results.jsonl, junit.xml and summary.json.
+
+    Exit codes: 0 as expected, 1 unexpected results, 2 usage, configuration or a backend that does not work, 3 nothing
+    selected, interrupted, or accounts that do not balance.
+    """
+    request = o.build_request(
+        profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
+        keyword=keyword, changed=changed, shard=shard, jobs=jobs, timeout=timeout, targets=targets, strict=strict,
+    )  # fmt: skip
+    state = prepare_output(output, request, resume)
+    outcome = Session(request, lambda text: typer.echo(text, err=True)).execute(state)
+    raise typer.Exit(_publish(outcome, output, as_json))

@@ -1,0 +1,141 @@
+"""What a backend needs, as data: module, device, environment, files, policy. Nothing in the code knows a backend."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from conformance.errors import ConformanceError
+from conformance.registry.load import load_capabilities, load_rules, load_yaml
+from conformance.registry.model import Capabilities, Rule
+
+BUILTIN = Path(__file__).parent / "profiles"
+TORCH_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "meta", "lazy", "xla")
+"""Device types that PyTorch itself names; every other one is a PrivateUse1 backend's."""
+
+
+class Policy(BaseModel):
+    """How a run of this profile behaves unless the command line says otherwise.
+
+    Attributes:
+        labels: ``hw_classification`` labels that are run.
+        unclassified: what happens to classes without a label (C7).
+        timeout: seconds, per-test deadline.
+        import_timeout: seconds for starting a worker and for importing one file.
+        jobs: worker processes; 0: as many as cores and memory allow.
+        strict: an unexpected pass makes the run fail (C16).
+        rerun: how often an unexpected result is tried again (C23).
+        files_per_process: test files that share one worker process.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    labels: tuple[str, ...] = ("ACCELERATOR",)
+    unclassified: Literal["exclude", "include", "infer"] = "infer"
+    timeout: float = Field(default=60.0, gt=0)
+    import_timeout: float = Field(default=300.0, gt=0)
+    jobs: int = Field(default=0, ge=0)
+    strict: bool = False
+    rerun: int = Field(default=1, ge=0, le=5)
+    files_per_process: int = Field(default=1, ge=1)
+
+
+class Profile(BaseModel):
+    """A ``profile.yaml``.
+
+    Attributes:
+        name: shown in reports; the command line's ``--profile`` finds ``profiles/<name>``.
+        module: imported in every worker before torch's test library; ``""``: nothing to import.
+        device: device type under test.
+        environment: set in every worker before Python starts.
+        fallbacks: ``module:function`` returning how many operator calls have fallen back to the CPU so far.
+        upstream_files: test files, from ``test/`` of the checkout, that a run without FILE arguments takes.
+        wheel_files: of the wheel suite; empty: all.
+        registry, capabilities: file names beside this one.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    module: str = ""
+    device: str
+    description: str = ""
+    environment: dict[str, str] = {}
+    fallbacks: Annotated[str, Field(pattern=r"^(|[\w.]+:[\w.]+)$")] = ""
+    upstream_files: tuple[str, ...] = ()
+    wheel_files: tuple[str, ...] = ()
+    registry: str = ""
+    capabilities: str = ""
+    policy: Policy = Policy()
+    _folder: Path = PrivateAttr(default=Path())
+
+    @property
+    def folder(self) -> Path:
+        """Where the profile lies."""
+        return self._folder
+
+    @property
+    def custom(self) -> bool:
+        """Whether the device is a PrivateUse1 backend."""
+        return self.device not in TORCH_DEVICES
+
+    def rules(self) -> list[Rule]:
+        """Rules of the registry file."""
+        return load_rules(self._folder / self.registry) if self.registry else []
+
+    def declared(self) -> Capabilities:
+        """The capabilities file."""
+        return load_capabilities(self._folder / self.capabilities) if self.capabilities else Capabilities(version=1)
+
+
+def available() -> list[str]:
+    """Names of the profiles that ship with the package."""
+    return sorted(path.parent.name for path in BUILTIN.glob("*/profile.yaml"))
+
+
+def _default_name() -> str:
+    """The profile named like an installed ``torch.backends`` entry point, if exactly one is."""
+    names = {entry.name for entry in metadata.entry_points(group="torch.backends")} & set(available())
+    if len(names) == 1:
+        return names.pop()
+    found = (
+        f"several installed backends have one ({', '.join(sorted(names))})" if names else "no installed backend has one"
+    )
+    raise ConformanceError(
+        f"which profile? {found}; give --profile NAME (one of {', '.join(available())}) or the path of a profile.yaml"
+    )
+
+
+def load_profile(name: str | None) -> Profile:
+    """Finds and reads a profile.
+
+    Args:
+        name: of a profile that ships, the path of a ``profile.yaml`` or of its folder; ``None``: the installed
+            backend's.
+
+    Raises:
+        ConformanceError: none or several fit, or a file is not valid.
+    """
+    name = name or _default_name()
+    path = Path(name)
+    if path.is_dir() and (path / "profile.yaml").is_file():
+        path = path / "profile.yaml"
+    elif not path.is_file():
+        if os.sep in name or name.endswith((".yaml", ".yml")):
+            raise ConformanceError(f"{name}: no such profile file")
+        path = BUILTIN / name / "profile.yaml"
+        if not path.is_file():
+            raise ConformanceError(
+                f"unknown profile {name!r}; there are {', '.join(available())}, or give the path of a profile.yaml"
+            )
+    profile = load_yaml(path, Profile)[0]
+    profile._folder = path.parent.resolve()
+    for kind in ("registry", "capabilities"):
+        value = getattr(profile, kind)
+        if value and not (path.parent / value).is_file():
+            raise ConformanceError(f"{path}: {kind}: {path.parent / value} does not exist")
+    return profile

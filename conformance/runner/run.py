@@ -1,0 +1,375 @@
+"""A whole run or plan: profile, trees, selection → units → supervisor → accounts (C20)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.version import InvalidVersion, Version
+
+from conformance.errors import ConformanceError, NothingSelectedError
+from conformance.inventory import FileRow, load_inventory
+from conformance.inventory.scan import scan_file
+from conformance.profile import Profile
+from conformance.reports.accounts import Accounts
+from conformance.reports.progress import Progress
+from conformance.runner.mirror import mirror
+from conformance.runner.probe import Backend, Probe
+from conformance.runner.spec import Root, Setup, Target
+from conformance.runner.supervisor import Supervisor
+from conformance.runner.units import file_weight, make_units, parse_shard, resolve_targets, shard
+from conformance.selection.changed import select_changed
+from conformance.selection.decide import Selection
+
+SUITE = Path(__file__).resolve().parents[1] / "suite"
+WORKER_MEMORY = 1_200_000_000
+"""Bytes that a worker needs before any test, with room for small ones (measured 0.9 to 1.0 GB on torch 2.14)."""
+
+STATE = "state"
+REQUEST = "request.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asked for; ``None`` and empty mean the profile's or the program's default."""
+
+    profile: Profile
+    upstream: Path | None = None
+    wheel: bool = False
+    targets: tuple[str, ...] = ()
+    labels: frozenset[str] | None = None
+    unclassified: str | None = None
+    keyword: str = ""
+    changed: tuple[str, ...] | None = None
+    shard: str = ""
+    jobs: int | None = None
+    timeout: float | None = None
+    strict: bool | None = None
+    collect_only: bool = False
+
+    def signature(self) -> dict[str, Any]:
+        """What must be the same for a resumed run to mean the same."""
+        return {
+            "profile": self.profile.name,
+            "upstream": str(self.upstream.resolve()) if self.upstream else "",
+            "wheel": self.wheel,
+            "targets": sorted(self.targets),
+            "labels": sorted(self.labels or ()),
+            "unclassified": self.unclassified or "",
+            "keyword": self.keyword,
+            "changed": None if self.changed is None else sorted(self.changed),
+            "shard": self.shard,
+        }
+
+
+@dataclass
+class Outcome:
+    """What came out of a run.
+
+    Attributes:
+        unexpected: ids that make it fail.
+        selection_notes: how changed files were mapped, versions that differ.
+        interrupted: signal name, ``""`` when it ran to the end.
+    """
+
+    accounts: Accounts
+    backend: Backend
+    upstream: str
+    seconds: float
+    unexpected: list[str]
+    notes: list[str] = field(default_factory=list)
+    selection_notes: list[str] = field(default_factory=list)
+    interrupted: str = ""
+    shard: str = ""
+    profile: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        """``summary.json`` (spec §6), with what a reader needs to judge it."""
+        outcomes = self.accounts.outcomes()
+        return {
+            "planned": len(self.accounts.planned),
+            "outcomes": dict(sorted(outcomes.items())),
+            "balanced": self.accounts.balanced(),
+            "crashed": self.accounts.named("crashed"),
+            "timed_out": self.accounts.named("timed_out"),
+            "flaky": self.accounts.named("flaky"),
+            "unexpected": self.unexpected,
+            "not_run": len(self.accounts.missing()),
+            "seconds": round(self.seconds, 3),
+            "torch": self.backend.torch,
+            "upstream": self.upstream,
+            "profile": self.profile,
+            "devices": self.backend.devices,
+            "shard": self.shard,
+            "interrupted": self.interrupted,
+            "notes": self.selection_notes + self.notes,
+        }
+
+
+def default_jobs() -> int:
+    """Workers by cores and by memory that is free now (C25)."""
+    cores = len(os.sched_getaffinity(0))
+    memory = int(psutil.virtual_memory().available // WORKER_MEMORY)
+    return max(1, min(cores, memory))
+
+
+def wheel_rows() -> dict[str, FileRow]:
+    """Static rows of the wheel suite."""
+    rows = {}
+    for path in sorted(SUITE.glob("*.py")):
+        if path.name in ("__init__.py", "support.py"):
+            continue
+        row = scan_file(SUITE, path.name, path.stat().st_size, path.stat().st_mtime_ns)
+        row.path = f"wheel/{path.name}"
+        rows[row.path] = row
+    return rows
+
+
+def skew(upstream: str, torch: str) -> str:
+    """A sentence when tree and installed torch are of different releases, else ``""``."""
+    try:
+        tree, installed = Version(upstream.split("+")[0]), Version(torch)
+    except InvalidVersion:
+        return ""
+    if tree.release[:2] == installed.release[:2]:
+        return ""
+    return f"the checkout is {upstream}, the installed torch {torch}: failures to import can come from the difference"
+
+
+class Session:
+    """One run being prepared and carried out.
+
+    Attributes:
+        notes: sentences about the selection.
+    """
+
+    def __init__(self, request: Request, say: Callable[[str], None]) -> None:
+        self.request = request
+        self.notes: list[str] = []
+        self._say = say
+        self._upstream_version = ""
+        self._files: dict[str, FileRow] = {}
+
+    def _choose(self) -> list[Target]:
+        """Files of this run (FILE arguments, else changed files, else the profile's defaults)."""
+        request = self.request
+        if request.upstream is not None:
+            inventory = load_inventory(request.upstream)
+            self._upstream_version = inventory.version or "unknown"
+            self._files |= inventory.files
+            for row in inventory.test_files:
+                if row.error:
+                    self.notes.append(f"{row.path}: cannot be read: {row.error}")
+        wheel = wheel_rows() if request.wheel else {}
+        self._files |= wheel
+        if request.targets:
+            return resolve_targets(request.targets, self._files, request.upstream, Path.cwd())
+        if request.changed is not None:
+            if request.upstream is None:
+                raise ConformanceError("--changed needs --upstream DIR: changed files are mapped in that checkout")
+            chosen = select_changed(inventory, request.changed)
+            self.notes += chosen.notes
+            if chosen.files is not None:
+                return [Target(path) for path in sorted(chosen.files)]
+        targets = [Target(path) for path in self._wheel_defaults(wheel)]
+        if request.upstream is not None:
+            targets += [Target(path) for path in self._upstream_defaults()]
+        return targets
+
+    def _wheel_defaults(self, wheel: dict[str, FileRow]) -> list[str]:
+        names = [f"wheel/{name}" for name in self.request.profile.wheel_files] if wheel else []
+        if missing := [name for name in names if name not in wheel]:
+            raise ConformanceError(
+                f"profile {self.request.profile.name}: wheel_files: no {', '.join(missing)}; "
+                f"there are {', '.join(wheel)}"
+            )
+        return names or list(wheel)
+
+    def _upstream_defaults(self) -> list[str]:
+        profile = self.request.profile
+        if not profile.upstream_files:
+            return [path for path, row in self._files.items() if row.is_test_file and path.startswith("test/")]
+        found = []
+        for name in profile.upstream_files:
+            if f"test/{name}" in self._files:
+                found.append(f"test/{name}")
+            else:
+                self.notes.append(f"profile {profile.name} names test/{name}, which this checkout does not have")
+        return found
+
+    def _setup(self, backend: Backend) -> Setup:
+        request, profile = self.request, self.request.profile
+        policy = profile.policy
+        torch, upstream = backend.torch, self._upstream_version.split("+")[0]
+        rules = tuple(
+            rule
+            for rule in profile.rules()
+            if rule.applies(
+                torch=torch, upstream=upstream if upstream != "unknown" else "", platform=sys.platform,
+                devices=backend.devices, today=date.today(),
+            )
+        )  # fmt: skip
+        return Setup(
+            device=profile.device,
+            module=profile.module,
+            custom=profile.custom,
+            fallbacks=profile.fallbacks,
+            environment=dict(profile.environment),
+            selection=Selection(
+                request.labels if request.labels is not None else frozenset(policy.labels),
+                request.unclassified or policy.unclassified,
+            ),
+            rules=rules,
+            capabilities=profile.declared(),
+            keyword=request.keyword,
+            collect_only=request.collect_only,
+        )
+
+    def execute(self, state: Path, *, quiet: bool = False) -> Outcome:
+        """Runs everything.
+
+        Args:
+            state: folder for journals; what an earlier run left in it counts as done.
+            quiet: no progress.
+
+        Raises:
+            ConformanceError: the backend does not work, or an argument names nothing.
+            NothingSelectedError: no file, or no test in the files.
+        """
+        started = time.monotonic()
+        request, policy = self.request, self.request.profile.policy
+        request.profile.rules()
+        probe = Probe(request.profile)
+        try:
+            targets = self._choose()
+            if not targets:
+                raise NothingSelectedError(
+                    "no test file selected: give --upstream DIR, --suite wheel or FILE arguments"
+                )
+            weighted = [(target, file_weight(self._files.get(target.path))) for target in targets]
+            if request.shard:
+                weighted = shard(weighted, *parse_shard(request.shard))
+                if not weighted:
+                    raise NothingSelectedError(f"shard {request.shard} is empty: there are fewer files than shards")
+            with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+                roots = self._roots(targets, Path(folder))
+                backend = probe.result()
+                if warning := skew(self._upstream_version, backend.torch):
+                    self.notes.append(warning)
+                return self._run(weighted, roots, backend, state, quiet, started, policy.rerun)
+        finally:
+            probe.close()
+
+    def _roots(self, targets: Sequence[Target], folder: Path) -> dict[str, Root]:
+        roots: dict[str, Root] = {}
+        known: dict[str, Root] = {}
+        for target in targets:
+            prefix = target.path.split("/", 1)[0] + "/"
+            if prefix not in known:
+                home = folder / prefix
+                if prefix == "test/":
+                    assert self.request.upstream is not None
+                    (folder / "upstream").mkdir()
+                    copied = mirror(self.request.upstream.resolve(), folder / "upstream")
+                    known[prefix] = Root(prefix, copied, copied)
+                else:
+                    home.mkdir()
+                    known[prefix] = Root(prefix, SUITE, home)
+            roots[target.path] = known[prefix]
+        return roots
+
+    def _run(
+        self, weighted: Sequence[tuple[Target, float]], roots: dict[str, Root], backend: Backend, state: Path, quiet:
+            bool,
+        started: float, repetitions: int,
+    ) -> Outcome:  # fmt: skip
+        request, policy = self.request, self.request.profile.policy
+        jobs = request.jobs or policy.jobs or default_jobs()
+        setup = self._setup(backend)
+        units = make_units(weighted, roots, jobs=jobs, files_per_process=policy.files_per_process)
+        for note in self.notes:
+            self._say(note)
+        with Progress(sys.stderr, len(units)) as progress:
+            supervisor = Supervisor(
+                setup, self._files, state,
+                jobs=jobs,
+                timeout=request.timeout or policy.timeout,
+                import_timeout=policy.import_timeout,
+                on_progress=(lambda _: None) if quiet else progress.update,
+                on_result=(lambda _: None) if quiet else progress.result,
+            )  # fmt: skip
+            try:
+                supervisor.run(units)
+                if not request.collect_only and repetitions and not supervisor.interrupted:
+                    supervisor.rerun(repetitions, roots, len(units) + 1)
+            finally:
+                supervisor.close()
+        accounts = supervisor.accounts
+        if not accounts.planned and not supervisor.interrupted:
+            raise NothingSelectedError(
+                "no test selected: the chosen files have no test with the names, labels and device that were asked for"
+            )
+        strict = policy.strict if request.strict is None else request.strict
+        return Outcome(
+            accounts, backend, self._upstream_version, time.monotonic() - started, accounts.unexpected(strict),
+            supervisor.notes, self.notes, supervisor.interrupted, request.shard, request.profile.name,
+        )  # fmt: skip
+
+
+def prepare_output(output: Path, request: Request, resume: bool) -> Path:
+    """Makes the output folder ready.
+
+    Returns:
+        The state folder inside.
+
+    Raises:
+        ConformanceError: the folder holds something else, or there is nothing to resume, or it was another run.
+    """
+    state = output / STATE
+    marker = state / REQUEST
+    signature = request.signature()
+    if resume:
+        try:
+            earlier = json.loads(marker.read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise ConformanceError(
+                f"--resume: {output} holds no interrupted run ({marker.name} is not readable)"
+            ) from error
+        if earlier != signature:
+            changed = sorted(key for key in signature if earlier.get(key) != signature[key])
+            raise ConformanceError(
+                f"--resume: {output} was a run with other {', '.join(changed)}; give the same options"
+            )
+        return state
+    if output.exists() and any(output.iterdir()) and not marker.exists() and not (output / "summary.json").exists():
+        raise ConformanceError(f"--output {output}: the folder is not empty and was not written by conformance run")
+    for name in ("results.jsonl", "junit.xml", "summary.json"):
+        (output / name).unlink(missing_ok=True)
+    shutil.rmtree(state, ignore_errors=True)
+    state.mkdir(parents=True)
+    marker.write_text(json.dumps(signature))
+    return state
+
+
+def plan_rows(accounts: Accounts) -> list[dict[str, Any]]:
+    """Rows of ``plan --json`` (spec §6)."""
+    rows = []
+    for name in sorted(accounts.planned):
+        row = asdict(accounts.planned[name])
+        rows.append(
+            {
+                "id": name, "label": row["label"], "label_source": row["source"], "action": row["action"],
+                "rule": row["rule"], "reason": row["reason"],
+            }
+        )  # fmt: skip
+    return rows

@@ -1,0 +1,72 @@
+"""A worker process: imports the backend, then runs pytest on one unit. Started by ``runner.process`` only."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from conformance.runner.journal import JournalWriter
+from conformance.runner.spec import WorkerSpec
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Asks the kernel to end this process when the supervisor is gone, however it went."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(spec_path: str) -> int:
+    """Runs the unit of a spec file.
+
+    Returns:
+        pytest's exit status; the journal, not the status, says what happened.
+    """
+    _die_with_parent()
+    spec = WorkerSpec.read(Path(spec_path))
+    faulthandler.enable(all_threads=True)
+    stacks = spec.stacks.open("w")
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    journal = JournalWriter(spec.journal)
+    if spec.setup.module:
+        importlib.import_module(spec.setup.module)
+
+    import pytest
+
+    from conformance.runner.plugin import WorkerPlugin
+
+    root = spec.unit.root
+    folders = dict.fromkeys([root.folder, *((root.folder / _inner(spec, t.path)).parent for t in spec.unit.targets)])
+    sys.path[:0] = [str(folder) for folder in folders]
+    os.chdir(root.cwd)
+    journal.write("ready", pid=os.getpid())
+    arguments = [
+        "-c", str(spec.journal.parent / "pytest.ini"), "--rootdir", str(root.folder), "--noconftest",
+        "--assert=plain", "--capture=no", "--continue-on-collection-errors",
+        "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:warnings", "-p", "no:faulthandler",
+        *(["-k", spec.setup.keyword] if spec.setup.keyword else []),
+        *(str(root.folder / _inner(spec, target.path)) for target in spec.unit.targets),
+    ]  # fmt: skip
+    try:
+        status = int(pytest.main(arguments, plugins=[WorkerPlugin(spec, journal)]))
+    except SystemExit as error:
+        # A test file that calls sys.exit while it is imported; pytest lets that through.
+        journal.write("exited", status=str(error.code))
+        return 0
+    journal.write("finished", status=status)
+    return 0
+
+
+def _inner(spec: WorkerSpec, path: str) -> str:
+    return path.removeprefix(spec.unit.root.prefix)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
