@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 import time
@@ -29,6 +30,7 @@ JOB_MINUTES = 30
 _POLL_SECONDS = 1.0
 _TELL_SECONDS = 15.0  # between two lines of progress
 _REPORT_SECONDS = 60.0  # from the end of a run until HUD has its report
+_LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
 Say = Callable[[str], None]
 
@@ -228,11 +230,13 @@ class Loop:
         raise DemoError(f"{what}: no end after {JOB_MINUTES * runs} minutes; logs are in {self.places.work}.")
 
     def _last_line(self, github: httpx.Client, runs: list[dict[str, Any]]) -> str:
+        """The newest line that the running job printed itself, without time and markers of GitHub's log format."""
         running = [run for run in runs if run["status"] == "in_progress"]
         if not running:
             return ""
-        log = github.get(f"/{DOWNSTREAM}/actions/runs/{running[0]['id']}/logs").text.strip().splitlines()
-        return log[-1][:110] if log else ""
+        log = github.get(f"/{DOWNSTREAM}/actions/runs/{running[0]['id']}/logs").text
+        lines = (_LOG_TIME.sub("", line).strip() for line in reversed(log.splitlines()))
+        return next((line[:110] for line in lines if line and not line.startswith("##[")), "")
 
     def _verdict(self, services: Services, hud: httpx.Client, pull: Opened) -> dict[str, Any]:
         """HUD's answer about one pull request, once every report of its finished run has arrived there."""
