@@ -35,7 +35,7 @@ def _optional_text(value: object) -> object:
 
 
 Text = Annotated[str, BeforeValidator(_text), Field(max_length=1024)]
-OptionalText = Annotated[str | None, BeforeValidator(_optional_text), Field(max_length=2048)]
+OptionalText = Annotated[Annotated[str, Field(max_length=2048)] | None, BeforeValidator(_optional_text)]
 OptionalTime = Annotated[datetime | None, BeforeValidator(lambda value: None if value == "" else value)]
 
 
