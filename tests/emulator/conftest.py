@@ -187,6 +187,88 @@ class Emulator:
         return status
 
 
+class Lab:
+    """One repository of the shared emulator, for one test."""
+
+    def __init__(self, emulator: Emulator, name: str, clone: Clone) -> None:
+        self.emulator, self.name, self.clone = emulator, name, clone
+        self.client, self.logs, self.eventually, self.idle = (
+            emulator.client, emulator.logs, emulator.eventually, emulator.idle,
+        )  # fmt: skip
+
+    def commit(self, files: dict[str, str | None]) -> str:
+        """Commit to main and push."""
+        self.clone.commit(files)
+        return str(self.emulator.control("/push", repository=self.name, ref="main")["sha"])
+
+    def as_installation(self) -> dict[str, str]:
+        return self.emulator.as_installation(self.name)
+
+    def dispatch(self, event_type: str = "pull_request", payload: dict | None = None) -> None:
+        self.emulator.dispatch(event_type, payload, self.name)
+
+    def runs(self) -> list[dict]:
+        return [run for run in self.emulator.runs() if run["repository"] == self.name]
+
+    def run_of(self, event_type: str = "pull_request", payload: dict | None = None) -> tuple[dict, str]:
+        self.dispatch(event_type, payload)
+        self.idle()
+        run = self.runs()[-1]
+        return run, self.logs(run)
+
+
+LABS = 40
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, app_key: rsa.RSAPrivateKey) -> Iterator[Iterator[Lab]]:
+    """One emulator for the tests that need no settings of their own, with a repository for each of them."""
+    folder, hook = tmp_path_factory.mktemp("shared"), Hook()
+    clones = {f"acme/lab{number}": Clone(folder / f"lab{number}") for number in range(LABS)}
+    repositories = ""
+    for name, clone in clones.items():
+        clone.commit({"README.md": "lab\n"}, "first")
+        repositories += f"""
+            [[repositories]]
+            name = "{name}"
+            path = "{clone.path.name}"
+            variables = {{ GREETING = "hello" }}
+            secrets = {{ DEPLOY_KEY = "s3cr3t-value" }}
+            """
+    settings = write_settings(
+        folder, app_key, hook, "acme/lab0", "concurrency = 5\ncancel_grace_seconds = 0.3", repositories
+    )
+    emulator = Emulator(folder, settings, app_key, hook)
+    yield (Lab(emulator, name, clone) for name, clone in clones.items())
+    emulator.stop()
+    hook.close()
+
+
+@pytest.fixture
+def lab(shared: Iterator[Lab]) -> Lab:
+    return next(shared)
+
+
+def write_settings(
+    folder: Path, key: rsa.RSAPrivateKey, hook: Hook, upstream: str, runner: str, repositories: str
+) -> str:
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (folder / "app.pem").write_bytes(public)
+    text = f"""
+        data_dir = "github"
+        upstream = "{upstream}"
+        [app]
+        id = 7
+        public_key_file = "app.pem"
+        webhook_url = "{hook.url}"
+        webhook_secret = "{SECRET}"
+        [runner]
+        path = ["{Path(sys.executable).parent}"]
+        python = "{sys.executable}"
+        """
+    return textwrap.dedent(text) + runner + "\n" + textwrap.dedent(repositories)
+
+
 @pytest.fixture(scope="session")
 def app_key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -222,41 +304,18 @@ def start(
 ) -> Iterator[StartEmulator]:
     """Starts an emulator on the two clones; ``extra`` is further TOML, ``runner`` the body of its [runner]."""
     running: list[Emulator] = []
-    public = app_key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    (tmp_path / "app.pem").write_bytes(public)
 
-    def begin(extra: str = "", runner: str = "cancel_grace_seconds = 1", downstream_extra: str = "") -> Emulator:
-        settings = textwrap.dedent(
-            """
-            data_dir = "github"
-            upstream = "{upstream_name}"
-            [app]
-            id = 7
-            public_key_file = "app.pem"
-            webhook_url = "{hook}"
-            webhook_secret = "{secret}"
-            [runner]
-            path = ["{bin}"]
-            python = "{python}"
-            {runner}
+    def begin(extra: str = "", runner: str = "cancel_grace_seconds = 1") -> Emulator:
+        repositories = f"""
             [[repositories]]
-            name = "{upstream_name}"
+            name = "{UPSTREAM}"
             path = "upstream"
             [[repositories]]
-            name = "{downstream_name}"
+            name = "{DOWNSTREAM}"
             path = "downstream"
-            variables = {{ GREETING = "hello" }}
-            secrets = {{ DEPLOY_KEY = "s3cr3t-value" }}
-            {downstream_extra}
-            {extra}
             """
-        ).format(
-            upstream_name=UPSTREAM, downstream_name=DOWNSTREAM, hook=hook.url, secret=SECRET, runner=runner,
-            extra=extra, downstream_extra=downstream_extra, bin=Path(sys.executable).parent, python=sys.executable,
-        )  # fmt: skip
-        emulator = Emulator(tmp_path, settings, app_key, hook)
+        settings = write_settings(tmp_path, app_key, hook, UPSTREAM, runner, repositories)
+        emulator = Emulator(tmp_path, settings + textwrap.dedent(extra), app_key, hook)
         running.append(emulator)
         return emulator
 

@@ -1,6 +1,7 @@
 """The expression language, against GitHub's "Evaluate expressions in workflows and actions"."""
 
 import math
+import re
 
 import pytest
 
@@ -141,12 +142,8 @@ def test_conversion_to_text(given: object, text: str) -> None:
     ],
 )
 def test_malformed_is_named(text: str, part: str) -> None:
-    with pytest.raises(ExpressionError, match=".*"):
-        try:
-            parse(text)
-        except ExpressionError as error:
-            assert part in str(error)
-            raise
+    with pytest.raises(ExpressionError, match=re.escape(part)):
+        parse(text)
 
 
 @pytest.mark.parametrize("text", ["format('{1}', 'a')", "format('{', 'a')", "fromJSON('{')", "nowhere.x", "success()"])

@@ -144,7 +144,7 @@ class JobExecution:
         self._forced = self._forced or force
         if not self._cancelled:
             self._cancelled = True
-            self._deadline = min(self._deadline, asyncio.get_running_loop().time() + _AFTER_CANCEL_SECONDS)
+            self._deadline = asyncio.get_running_loop().time() + _AFTER_CANCEL_SECONDS
             self._interrupt.set()
         elif force:
             self._interrupt.set()
@@ -191,7 +191,6 @@ class JobExecution:
         except (ExpressionError, StepError) as error:
             self.log(f"##[error]{job.where}: {error}")
             return
-        self._deadline = min(self._deadline, loop.time() + minutes * 60)
         timer = loop.call_later(minutes * 60, self._job_timeout, minutes)
         try:
             for step, record in zip(job.steps, self.record.steps, strict=True):

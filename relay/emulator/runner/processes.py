@@ -87,17 +87,24 @@ class ProcessGroup:
         Returns:
             The exit status; 128 + n after signal n, as a shell says it.
         """
-        process = await asyncio.create_subprocess_exec(
-            *self._arguments,
-            cwd=self._directory,
-            env=self._env,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        self._reader = asyncio.create_task(self._read(process.stdout))
+        # A pipe of our own: asyncio waits for the end of its pipes, which a background process may keep open.
+        receiver, sender = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._arguments,
+                cwd=self._directory,
+                env=self._env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=sender,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(receiver)
+            raise
+        finally:
+            os.close(sender)
+        self._reader = asyncio.create_task(self._read(receiver))
         waiter = asyncio.create_task(process.wait())
         interrupted = asyncio.create_task(interrupt.wait())
         try:
@@ -123,15 +130,21 @@ class ProcessGroup:
             await asyncio.wait({self._reader}, timeout=1)
         return status if status >= 0 else 128 - status
 
-    async def _read(self, stream: asyncio.StreamReader) -> None:
-        pending = b""
-        while data := await stream.read(65536):
-            *whole, pending = (pending + data).split(b"\n")
-            if len(pending) > _MAX_LINE:
-                whole, pending = [*whole, pending], b""
-            self._lines([item.decode(errors="replace").rstrip("\r") for item in whole])
-        if pending:
-            self._lines([pending.decode(errors="replace")])
+    async def _read(self, receiver: int) -> None:
+        stream, pending = asyncio.StreamReader(), b""
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(receiver, "rb", buffering=0)
+        )
+        try:
+            while data := await stream.read(65536):
+                *whole, pending = (pending + data).split(b"\n")
+                if len(pending) > _MAX_LINE:
+                    whole, pending = [*whole, pending], b""
+                self._lines([item.decode(errors="replace").rstrip("\r") for item in whole])
+            if pending:
+                self._lines([pending.decode(errors="replace")])
+        finally:
+            transport.close()
 
     async def close(self) -> None:
         """Stop taking output."""
