@@ -161,8 +161,6 @@ def make_environment() -> Environment:
         autoescape=True,
         undefined=StrictUndefined,
         finalize=visible,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
     environment.filters.update(
         ago=ago, duration=duration, iso=iso, thousands=thousands, quoted=lambda text: quote(text, safe="")

@@ -24,7 +24,7 @@ FALLBACK = 0x80
 _OUTCOME_BITS = 0x7F
 _MAX_NOTES = 0xFFFF
 _STEPS_PER_OCTAVE = 12
-_FAILING_CODES = bytes(sorted(CODE[outcome] for outcome in FAILING))
+_FAILING_CODES = bytes(CODE[outcome] | bit for outcome in sorted(FAILING) for bit in (0, FALLBACK))
 
 
 class Note(NamedTuple):

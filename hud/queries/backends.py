@@ -69,7 +69,7 @@ def backend_page(scope: Scope, repo: str, criteria: Criteria) -> BackendPage | N
         repo=name,
         level=level,
         device=row.device if row is not None else None,
-        expected=expected is not None,
+        expected=expected is not None if scope.expected else None,
         summary=_summary(scope, name, level or "", row),
         jobs=[" / ".join(part for part in job if part) for job in jobs],
         commits=[_commit_row(scope, rows, jobs) for rows in points],

@@ -306,7 +306,7 @@ class BackendPage(BaseModel):
     repo: str
     level: str | None
     device: str | None
-    expected: bool = Field(description="whether the allowlist has it now")
+    expected: bool | None = Field(description="whether the allowlist has it now; null without an allowlist")
     summary: BackendSummary
     jobs: list[str] = Field(description="workflow / job, the columns of commits")
     commits: list[CommitRow]
@@ -441,7 +441,7 @@ class HealthRow(BaseModel):
 
     repo: str
     level: str
-    expected: bool
+    expected: bool | None = Field(description="whether the allowlist has it now; null without an allowlist")
     last_report: float | None
     running: list[Attempt]
     stuck: list[Attempt]

@@ -20,7 +20,7 @@ def health_page(scope: Scope, allowlist_error: str | None) -> HealthPage:
     """Last report of each backend, what runs, what is stuck, what was refused."""
     expected = {found.repo.lower(): found for found in scope.expected}
     known = scope.rows(sa.select(backend))
-    rows = [_row(scope, found, expected.get(found.repo_key) is not None) for found in known]
+    rows = [_row(scope, found, found.repo_key in expected if expected else None) for found in known]
     reported = {found.repo_key for found in known}
     rows += [
         HealthRow(
@@ -49,7 +49,7 @@ def health_page(scope: Scope, allowlist_error: str | None) -> HealthPage:
     )
 
 
-def _row(scope: Scope, known: sa.Row[Any], expected: bool) -> HealthRow:
+def _row(scope: Scope, known: sa.Row[Any], expected: bool | None) -> HealthRow:
     mine = run.c.backend_id == known.id
     unfinished = select_runs().where(mine, run.c.status == "in_progress").order_by(run.c.first_seen.desc())
     shown = scope.rows(unfinished.limit(MAX_OPEN))
