@@ -6,7 +6,6 @@ file) sets ``hud_key`` to that file's text.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
@@ -23,12 +22,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from relay.core.callback_token import derive_secret
 from relay.core.identity import Issuer
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
 PREFIX = "RELAY_"
 CONFIG_VARIABLE = PREFIX + "CONFIG_FILE"
-
-
-# Python 3.11 has it; before, it is the package tomli.
-_toml_reader: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 class ConfigurationError(Exception):
@@ -70,8 +70,8 @@ def _toml() -> dict[str, Any]:
     if not path:
         return {}
     try:
-        values: dict[str, Any] = _toml_reader.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, _toml_reader.TOMLDecodeError) as error:
+        values: dict[str, Any] = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{CONFIG_VARIABLE}={path}: {error}") from error
     known = set(Settings.model_fields)
     unknown = sorted(name for name in values if name not in known and name.removesuffix("_file") not in known)

@@ -159,7 +159,7 @@ def shared(rsa_key: Key, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     peer.jwks["github"] = [rsa_key.jwk]
     url, allowlist = f"sqlite:///{directory / 'relay.db'}", str(directory / "allowlist.yml")
     relay = Running(load(**settings_for(peer, url, allowlist, rsa_key.pem)))
-    relay.peer = peer
+    relay.peer, relay.key = peer, rsa_key
     yield relay
     relay.stop()
     peer.close()

@@ -8,7 +8,6 @@ import hmac
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jwt
@@ -25,16 +24,14 @@ from relay_parts import (
     issuer,
     pull_request,
     report,
+    sqlite_only,
     wait_for,
 )
 
 Forge = Callable[["Forger"], str]
 
 
-@pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    """The database plays no part here."""
-    return f"sqlite:///{tmp_path / 'relay.db'}"
+pytestmark = sqlite_only
 
 
 def b64(value: Any) -> str:

@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from relay_parts import HEAD, HUD_KEY, Minter, Peer, Running, dispatch_of, pull_request, wait_for
+from relay_parts import HEAD, HUD_KEY, Minter, Peer, Running, dispatch_of, pull_request, sqlite_only, wait_for
 
 from relay.wire.ticket import verify_ticket
 
-
-@pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    """The database plays no part here."""
-    return f"sqlite:///{tmp_path / 'relay.db'}"
+pytestmark = sqlite_only
 
 
 class Job:

@@ -1,0 +1,256 @@
+"""Spec 1.7: check runs on the upstream PR, the label gate, and re-runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from relay_parts import (
+    HEAD,
+    UPSTREAM,
+    Minter,
+    Peer,
+    Running,
+    dispatch_of,
+    pull_request,
+    report,
+    sqlite_only,
+    wait_for,
+)
+
+from relay.core import checks
+from relay.core.transitions import Job
+
+LABEL = "ciflow/crcr/spyre"
+
+
+def label(action: str, at: str = "2026-01-02T00:00:00Z", name: str = LABEL, **more: Any) -> dict[str, Any]:
+    labels = (name,) if action == "labeled" else ()
+    return pull_request(action, labels=labels, updated_at=at, label={"name": name}, **more)
+
+
+class Backend:
+    """org3/repo3: level L3 on device spyre."""
+
+    def __init__(self, relay: Running, peer: Peer, mint: Minter, *labels: str):
+        self.relay, self.peer, self.mint = relay, peer, mint
+        relay.webhook("pull_request", pull_request(labels=labels), delivery="d-1")
+        self.payload = dispatch_of(peer, "org3/repo3", "d-1")
+
+    def say(self, status: str, **workflow: Any) -> None:
+        answer = self.relay.callback(self.mint.token("org3/repo3"), report(self.payload, status, **workflow))
+        assert answer.status_code == 200, answer.text
+
+    def settle(self) -> list[dict[str, Any]]:
+        """The PR's checks once nothing is owed any more."""
+
+        def idle() -> bool:
+            with self.relay.database.engine.connect() as connection:
+                query = "SELECT 1 FROM tasks WHERE state IN ('ready', 'leased')"
+                return not connection.exec_driver_sql(query).first()
+
+        wait_for(idle)
+        return [self.peer.checks[number] for number in sorted(self.peer.checks)]
+
+
+def test_1_7_l3_without_the_label_shows_nothing(relay: Running, peer: Peer, mint: Minter) -> None:
+    backend = Backend(relay, peer, mint)
+    backend.say("in_progress")
+    backend.say("completed")
+    assert backend.settle() == []
+
+
+def test_1_7_label_before_the_dispatch(relay: Running, peer: Peer, mint: Minter) -> None:
+    assert relay.webhook("pull_request", label("labeled", "2025-12-31T00:00:00Z")).status_code == 202
+    backend = Backend(relay, peer, mint, LABEL)
+    backend.say("in_progress")
+    (check,) = backend.settle()
+    assert (check["name"], check["status"]) == ("crcr/org3/repo3/CI/build", "in_progress")
+
+
+def test_1_7_label_while_jobs_run(relay: Running, peer: Peer, mint: Minter) -> None:
+    backend = Backend(relay, peer, mint)
+    backend.say("in_progress", job_name="a")
+    backend.say("in_progress", job_name="b")
+    backend.say("completed", job_name="b", conclusion="failure")
+    assert backend.settle() == []
+    assert relay.webhook("pull_request", label("labeled")).json()["gate_changed"] is True
+    shown = {check["name"][-1]: check for check in backend.settle()}
+    assert (shown["a"]["status"], shown["b"]["status"], shown["b"]["conclusion"]) == (
+        "in_progress",
+        "completed",
+        "failure",
+    )
+    backend.say("completed", job_name="a")
+    assert {check["conclusion"] for check in backend.settle()} == {"success", "failure"}
+    assert len(peer.checks) == 2
+
+
+def test_1_7_label_after_jobs_finished(relay: Running, peer: Peer, mint: Minter) -> None:
+    backend = Backend(relay, peer, mint)
+    backend.say("completed", run_attempt=1, conclusion="failure")
+    backend.say("completed", run_attempt=2, conclusion="success")
+    relay.webhook("pull_request", label("labeled"))
+    (check,) = backend.settle()
+    assert (check["status"], check["conclusion"]) == ("completed", "success"), "the last attempt counts"
+
+
+def test_1_7_removing_the_label_stops_it(relay: Running, peer: Peer, mint: Minter) -> None:
+    backend = Backend(relay, peer, mint, LABEL)
+    backend.say("in_progress", job_name="a")
+    (check,) = backend.settle()
+    relay.webhook("pull_request", label("unlabeled"))
+    (check,) = backend.settle()
+    assert (check["status"], check["conclusion"]) == ("completed", "neutral"), "not in progress for ever"
+    backend.say("completed", job_name="a", conclusion="failure")
+    backend.say("in_progress", job_name="b")
+    assert [check["conclusion"] for check in backend.settle()] == ["neutral"]
+    relay.webhook("pull_request", label("labeled", "2026-01-03T00:00:00Z"))
+    shown = {check["name"][-1]: check for check in backend.settle()}
+    assert (shown["a"]["conclusion"], shown["b"]["status"]) == ("failure", "in_progress")
+
+
+@sqlite_only
+def test_1_7_labels_that_come_out_of_order(relay: Running, peer: Peer, mint: Minter) -> None:
+    backend = Backend(relay, peer, mint)
+    backend.say("in_progress")
+    relay.webhook("pull_request", label("unlabeled", "2026-01-05T00:00:00Z"))
+    late = relay.webhook("pull_request", label("labeled", "2026-01-04T00:00:00Z"))
+    assert late.json()["gate_changed"] is False
+    assert backend.settle() == []
+
+
+@sqlite_only
+def test_1_7_the_gate_is_per_device_and_has_no_case(relay: Running, peer: Peer, mint: Minter) -> None:
+    backend = Backend(relay, peer, mint)
+    backend.say("in_progress")
+    relay.webhook("pull_request", label("labeled", name="ciflow/crcr/xpu"))
+    assert backend.settle() == []
+    relay.webhook("pull_request", label("labeled", "2026-01-03T00:00:00Z", name="ciflow/crcr/Spyre"))
+    assert len(backend.settle()) == 1
+
+
+def test_2_a_failed_check_run_write_is_repeated_until_it_is_there(relay: Running, peer: Peer, mint: Minter) -> None:
+    peer.fail("/check-runs", status=502, times=2)
+    backend = Backend(relay, peer, mint, LABEL)
+    backend.say("in_progress")
+    peer.fail(r"/check-runs/\d+", status=500)
+    backend.say("completed")
+    wait_for(lambda: [check for check in peer.checks.values() if check["status"] == "completed"], 30)
+    assert len(peer.checks) == 1
+
+
+@sqlite_only
+def test_2_a_check_run_whose_creation_was_not_heard_of_is_not_created_twice(
+    relay: Running, peer: Peer, mint: Minter
+) -> None:
+    peer.fail(r"/check-runs$", status=201, drop=True, after=True)
+    backend = Backend(relay, peer, mint, LABEL)
+    backend.say("in_progress")
+    backend.say("completed")
+    wait_for(lambda: [check for check in peer.checks.values() if check["status"] == "completed"], 30)
+    assert len(peer.checks) == 1
+
+
+def rerequested(kind: str, check: dict[str, Any], **more: Any) -> dict[str, Any]:
+    node = {"id": check["id"], "head_sha": HEAD, "app": {"id": 4242}, **more}
+    if kind == "check_run":
+        node |= {"name": check["name"], "external_id": check["external_id"]}
+    return {"action": "rerequested", kind: node, "repository": {"full_name": UPSTREAM}}
+
+
+def test_1_7_rerequested(relay: Running, peer: Peer, mint: Minter) -> None:
+    backend = Backend(relay, peer, mint, LABEL)
+    backend.say("completed", run_id="11", conclusion="failure")
+    backend.say("completed", run_id="12", job_name="other", conclusion="failure")
+    first, _ = backend.settle()
+    peer.fail("/runs/11/rerun-failed-jobs", status=500)
+    answer = relay.webhook("check_run", rerequested("check_run", first))
+    assert answer.status_code == 202
+    assert answer.json()["reruns"] == [{"repo": "org3/repo3", "run_id": "11"}]
+    backend.settle()
+    assert [call.status for call in peer.made("POST", "/repos/org3/repo3/actions/runs/11/rerun-failed-jobs")] == [
+        500,
+        201,
+    ]
+    suite = relay.webhook("check_suite", rerequested("check_suite", first))
+    assert len(suite.json()["reruns"]) == 2
+    backend.settle()
+    assert peer.made("POST", "/repos/org3/repo3/actions/runs/12/rerun-failed-jobs")
+
+
+@sqlite_only
+def test_1_7_a_run_that_is_already_running_is_fine(relay: Running, peer: Peer, mint: Minter) -> None:
+    backend = Backend(relay, peer, mint, LABEL)
+    backend.say("completed", run_id="11", conclusion="failure")
+    (check,) = backend.settle()
+    peer.fail("rerun-failed-jobs", status=403, body={"message": "This workflow run is already running"})
+    relay.webhook("check_run", rerequested("check_run", check))
+    backend.settle()
+    with relay.database.engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT state FROM tasks WHERE kind = 'rerun'").scalars().all() == ["done"]
+
+
+@sqlite_only
+def test_1_7_checks_that_are_not_ours(relay: Running, peer: Peer) -> None:
+    foreign = {"id": 5, "name": "lint", "external_id": ""}
+    assert relay.webhook("check_run", rerequested("check_run", foreign)).json()["ignored"] is True
+    named_like_ours = {"id": 5, "name": "crcr/org3/repo3/CI/build", "external_id": "11:7"}
+    other_app = rerequested("check_run", named_like_ours, app={"id": 1})
+    assert relay.webhook("check_run", other_app).json()["ignored"] is True
+    # Older than the retention, but made by our own App.
+    answer = relay.webhook("check_run", rerequested("check_run", named_like_ours))
+    assert answer.json()["reruns"] == [{"repo": "org3/repo3", "run_id": "11"}]
+
+
+@pytest.mark.parametrize("conclusion", ["startup_failure", "stale", None])
+def test_conclusions_that_the_check_run_api_does_not_take(conclusion: str | None) -> None:
+    job = Job("COMPLETED", conclusion, None, None, 1.0)
+    state = checks.desired(job, "a/b", opened=True, shown=None)
+    assert state is not None
+    assert state.conclusion in {"failure", "neutral"}
+
+
+def test_a_long_name_is_bounded() -> None:
+    assert len(checks.name("o/r", "w" * 500, "j" * 500)) <= checks.MAX_NAME
+
+
+@sqlite_only
+def test_check_run_requests_have_githubs_form(relay: Running, peer: Peer, mint: Minter) -> None:
+    """Every request that the relay makes is one that GitHub's OpenAPI description knows."""
+    import jsonschema
+    from relay_parts import NODE
+
+    api = json.loads((NODE / "openapi" / "generated" / "api.github.com.json").read_text())
+    backend = Backend(relay, peer, mint, LABEL)
+    backend.say("in_progress")
+    backend.settle()
+    backend.say("completed", conclusion="startup_failure")
+    backend.settle()
+    templates = {
+        r"/repos/[^/]+/[^/]+/check-runs": "/repos/{owner}/{repo}/check-runs",
+        r"/repos/[^/]+/[^/]+/check-runs/\d+": "/repos/{owner}/{repo}/check-runs/{check_run_id}",
+        r"/repos/[^/]+/[^/]+/dispatches": "/repos/{owner}/{repo}/dispatches",
+    }
+    for pattern, template in templates.items():
+        calls = [*peer.made("POST", pattern), *peer.made("PATCH", pattern)]
+        assert calls
+        for call in calls:
+            operation = api["paths"][template][call.method.lower()]
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            jsonschema.validate(call.body, {**schema, "components": api["components"]})
+            assert call.headers["x-github-api-version"]
+            assert call.headers["accept"] == "application/vnd.github+json"
+
+
+def test_2_l4_checks_need_no_label(start: Callable[..., Running], peer: Peer, mint: Minter) -> None:
+    relay = start()
+    relay.webhook("pull_request", pull_request(), delivery="d-1")
+    payload = dispatch_of(peer, "org4/repo4")
+    relay.callback(mint.token("org4/repo4"), report(payload, "completed"))
+    wait_for(lambda: peer.checks)
+    time.sleep(0.1)
+    assert len(peer.checks) == 1
