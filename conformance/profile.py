@@ -53,7 +53,7 @@ class Profile(BaseModel):
         device: device type under test.
         environment: set in every worker before Python starts.
         fallbacks: ``module:function`` returning how many operator calls have fallen back to the CPU so far.
-        upstream_files: test files, from ``test/`` of the checkout, that a run without FILE arguments takes.
+        upstream_files: ``FILE[::CLASS[::TEST]]`` below ``test/`` that a run without FILE arguments takes; empty: all.
         wheel_files: of the wheel suite; empty: all.
         registry, capabilities: file names beside this one.
     """

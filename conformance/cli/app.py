@@ -24,12 +24,11 @@ def main() -> None:
     from conformance.cli import fetch, inventory, plan, run  # noqa: F401
 
     try:
-        app(standalone_mode=False)
+        # Without standalone mode click returns the code of typer.Exit instead of raising it.
+        code = app(standalone_mode=False)
     except ConformanceError as error:
         typer.echo(f"conformance: {error}", err=True)
         sys.exit(int(error.code))
-    except typer.Exit as error:
-        sys.exit(error.exit_code)
     except typer.Abort:
         sys.exit(int(Exit.USAGE))
     except Exception as error:
@@ -39,3 +38,4 @@ def main() -> None:
             raise
         show()
         sys.exit(int(Exit.USAGE))
+    sys.exit(code if isinstance(code, int) else int(Exit.AS_EXPECTED))

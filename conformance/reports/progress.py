@@ -60,7 +60,7 @@ class Progress:
         if self._live and now - self._shown < 0.2:
             return
         self._shown = now
-        done = sum(self._counts.values())
+        done = len(supervisor.accounts.attempts)
         self._samples = [(t, n) for t, n in self._samples if now - t <= MOMENT] + [(now, done)]
         first = self._samples[0]
         rate = (done - first[1]) / (now - first[0]) if now > first[0] else done / max(now - self._started, 1e-6)
@@ -72,7 +72,7 @@ class Progress:
 
     def _line(self, supervisor: Supervisor, done: int, rate: float, elapsed: float) -> str:
         counts = " · ".join(f"{name} {count}" for name, count in sorted(self._counts.items()))
-        finished = len(supervisor.finished_units)
+        finished = min(len(supervisor.finished_units), self._units)
         text = f"{elapsed:.0f} s · {done} of {len(supervisor.accounts.planned)} known tests · {rate:.0f}/s"
         text += f" · units {finished}/{self._units}"
         if (

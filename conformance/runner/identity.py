@@ -38,15 +38,15 @@ def dtype_names(value: Any) -> tuple[str, ...]:
     return tuple(str(item).rpartition(".")[2] for item in values)
 
 
-def _parameters(function: Any) -> dict[str, Any]:
-    """``param_kwargs`` of an instantiated test, wherever it sits among wrappers."""
+def _parameters(function: Any) -> dict[str, Any] | None:
+    """``param_kwargs`` of an instantiated test, wherever it sits among wrappers; ``None`` for any other function."""
     while function is not None:
         names = getattr(getattr(function, "__code__", None), "co_varnames", ())
         defaults = getattr(function, "__defaults__", None)
         if defaults and "param_kwargs" in names[:2] and isinstance(defaults[-1], dict):
             return defaults[-1]
         function = getattr(function, "__wrapped__", None)
-    return {}
+    return None
 
 
 def _written_name(attribute: str, function: Any, row: FileRow | None, cls: str) -> str:
@@ -82,8 +82,10 @@ def identify(
     written, instantiated = generic_class(cls)
     class_name = written.__qualname__
     function = inspect.getattr_static(cls, attribute, None)
-    name = _written_name(attribute, function, row, class_name)
     parameters = _parameters(function)
+    # Without parameters upstream did not make this function, and the attribute is the name however it was set.
+    name = _written_name(attribute, function, row, class_name) if parameters is not None else attribute
+    parameters = parameters or {}
     info = next((parameters[key] for key in _INFO_KEYS if key in parameters), None)
     op = str(getattr(info, "full_name", None) or getattr(info, "name", "") or "") if info is not None else ""
     dtypes = dtype_names(parameters.get("dtypes", parameters.get("dtype")))

@@ -73,6 +73,11 @@ class WorkerPlugin:
         # The option belongs to the terminal plugin, which a worker does without.
         config.option.tbstyle = "native"
 
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """A test file that calls ``sys.exit`` while it is imported ends pytest; say that it was the file."""
+        if isinstance(excinfo.value, SystemExit):
+            self.journal.write("exited", status=str(excinfo.value.code))
+
     # Collection
 
     def _file(self, path: Path) -> str:
@@ -312,7 +317,7 @@ class WorkerPlugin:
         failed = next((r for r in self._reports if r["outcome"] == "failed"), None)
         rule = decision.rule
         if failed is not None:
-            if _UNEXPECTED_SUCCESS in failed["bare"] and not failed["exceptions"]:
+            if failed["bare"].startswith(_UNEXPECTED_SUCCESS):
                 return {"outcome": "xpassed", "phase": "call", "reason": "upstream expects a failure (expectedFailure)"}
             verdict = {
                 "outcome": "failed" if failed["phase"] == "call" else "error",

@@ -181,31 +181,32 @@ class Session:
             self.notes += chosen.notes
             if chosen.files is not None:
                 return [Target(path) for path in sorted(chosen.files)]
-        targets = [Target(path) for path in self._wheel_defaults(wheel)]
+        targets = self._wheel_defaults(wheel)
         if request.upstream is not None:
-            targets += [Target(path) for path in self._upstream_defaults()]
+            targets += self._upstream_defaults(request.upstream)
         return targets
 
-    def _wheel_defaults(self, wheel: dict[str, FileRow]) -> list[str]:
+    def _wheel_defaults(self, wheel: dict[str, FileRow]) -> list[Target]:
         names = [f"wheel/{name}" for name in self.request.profile.wheel_files] if wheel else []
         if missing := [name for name in names if name not in wheel]:
             raise ConformanceError(
                 f"profile {self.request.profile.name}: wheel_files: no {', '.join(missing)}; "
                 f"there are {', '.join(wheel)}"
             )
-        return names or list(wheel)
+        return [Target(path) for path in names or wheel]
 
-    def _upstream_defaults(self) -> list[str]:
+    def _upstream_defaults(self, upstream: Path) -> list[Target]:
+        """The profile's set; what this checkout does not have is said, not fatal: trees of many ages are tested."""
         profile = self.request.profile
         if not profile.upstream_files:
-            return [path for path, row in self._files.items() if row.is_test_file and path.startswith("test/")]
-        found = []
-        for name in profile.upstream_files:
-            if f"test/{name}" in self._files:
-                found.append(f"test/{name}")
+            return [Target(p) for p, row in self._files.items() if row.is_test_file and p.startswith("test/")]
+        present = []
+        for entry in profile.upstream_files:
+            if f"test/{entry.partition('::')[0]}" in self._files:
+                present.append(f"test/{entry}")
             else:
-                self.notes.append(f"profile {profile.name} names test/{name}, which this checkout does not have")
-        return found
+                self.notes.append(f"profile {profile.name} names {entry}, which this checkout does not have")
+        return resolve_targets(present, self._files, upstream, Path.cwd())
 
     def _setup(self, backend: Backend) -> Setup:
         request, profile = self.request, self.request.profile

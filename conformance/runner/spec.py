@@ -105,6 +105,7 @@ class WorkerSpec:
 
     Attributes:
         inventory: static rows of the unit's files and of files that their classes inherit from.
+        supervisor: process id; a worker does not outlive it.
         done: ids that have a result already.
     """
 
@@ -113,6 +114,7 @@ class WorkerSpec:
     inventory: dict[str, FileRow]
     journal: Path
     stacks: Path
+    supervisor: int
     done: frozenset[str] = field(default_factory=frozenset)
 
     def write(self, path: Path) -> None:

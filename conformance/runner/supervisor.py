@@ -21,7 +21,7 @@ from conformance.ids import TestId, parse
 from conformance.inventory.model import FileRow
 from conformance.reports.accounts import BROKEN, Accounts, Attempt, Planned
 from conformance.runner.process import EXIT_GRACE, WorkerProcess
-from conformance.runner.spec import Root, Setup, Target, Unit, WorkerSpec, bucket
+from conformance.runner.spec import BUCKETS, Root, Setup, Target, Unit, WorkerSpec, bucket
 
 TICK = 0.05
 """Seconds between two looks at the journals."""
@@ -165,7 +165,7 @@ class Supervisor:
         stem = f"unit-{unit.number:04}-{os.getpid()}-{self._spawned:04}"
         journal, stacks, path = (self.state / f"{stem}.{end}" for end in ("jsonl", "stacks", "spec"))
         done = frozenset(self.accounts.done()) if unit.attempt == 1 else self._tried(unit)
-        WorkerSpec(self.setup, unit, self._rows(unit), journal, stacks, done).write(path)
+        WorkerSpec(self.setup, unit, self._rows(unit), journal, stacks, os.getpid(), done).write(path)
         return WorkerProcess(unit, path, journal, stacks, self._environment())
 
     def _tried(self, unit: Unit) -> frozenset[str]:
@@ -354,6 +354,7 @@ class Supervisor:
         if self.setup.collect_only and worker.finished:
             return None
         if worker.finished:
+            self._note_empty(unit)
             left = self._left(unit)
             for name in left:
                 self._enter(
@@ -375,6 +376,14 @@ class Supervisor:
         if worker.collected and not self._left(unit):
             return None
         return rest
+
+    def _note_empty(self, unit: Unit) -> None:
+        """A file that gives no test is said by name: it may have lost them."""
+        if unit.only is None:
+            counted = {parse(name).file for name in self.accounts.planned}
+            for target in unit.targets:
+                if target.path not in counted and not target.names and (target.low, target.high) == (0, BUCKETS):
+                    self.note(f"{target.path}: imported, but it has no test")
 
     # Suspects
 

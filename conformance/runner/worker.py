@@ -17,10 +17,12 @@ from conformance.runner.spec import WorkerSpec
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent() -> None:
+def _die_with(supervisor: int) -> None:
     """Asks the kernel to end this process when the supervisor is gone, however it went."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        os._exit(1)  # It was gone before the kernel was asked.
 
 
 def main(spec_path: str) -> int:
@@ -29,8 +31,8 @@ def main(spec_path: str) -> int:
     Returns:
         pytest's exit status; the journal, not the status, says what happened.
     """
-    _die_with_parent()
     spec = WorkerSpec.read(Path(spec_path))
+    _die_with(spec.supervisor)
     faulthandler.enable(all_threads=True)
     stacks = spec.stacks.open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -54,12 +56,7 @@ def main(spec_path: str) -> int:
         *(["-k", spec.setup.keyword] if spec.setup.keyword else []),
         *(str(root.folder / _inner(spec, target.path)) for target in spec.unit.targets),
     ]  # fmt: skip
-    try:
-        status = int(pytest.main(arguments, plugins=[WorkerPlugin(spec, journal)]))
-    except SystemExit as error:
-        # A test file that calls sys.exit while it is imported; pytest lets that through.
-        journal.write("exited", status=str(error.code))
-        return 0
+    status = int(pytest.main(arguments, plugins=[WorkerPlugin(spec, journal)]))
     journal.write("finished", status=status)
     return 0
 

@@ -1,0 +1,3 @@
+from does_not_exist_anywhere import thing
+
+thing()
