@@ -1,4 +1,4 @@
-"""Streams and events of spyre devices: ``torch.Stream`` and ``torch.Event`` bound to the device type."""
+"""Streams and events of spyre devices: ``torch.Stream`` and ``torch.Event`` with the device filled in."""
 
 from __future__ import annotations
 
@@ -16,38 +16,66 @@ def _device(device: DeviceLike) -> torch.device:
     return torch.device("spyre", _get_device_index(device, optional=True))
 
 
-class Stream(torch.Stream):
+class _OfSpyre(type):
+    """Makes ``isinstance(x, torch.spyre.Stream)`` mean: a torch.Stream of a spyre device.
+
+    The objects themselves are plain ``torch.Stream`` and ``torch.Event``: torch 2.14 refuses events of a subclass.
+    """
+
+    base: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        device = getattr(instance, "device", None)
+        return isinstance(instance, cls.base) and device is not None and device.type == "spyre"
+
+
+class Stream(metaclass=_OfSpyre):
     """A queue of work of one device, executed in order."""
 
-    def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: int) -> Stream:
-        """Opens a stream on a device, the current one by default, or names one by ``stream_id`` and ``device_index``."""
+    base = torch.Stream
+
+    def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: int) -> torch.Stream:
+        """Opens a stream on a device, or names one by ``stream_id``, ``device_index`` and ``device_type``.
+
+        Args:
+            device: where, the current device by default.
+            priority: accepted for other devices' sake; all streams have the same.
+            kwargs: the three numbers of an existing stream.
+        """
         if kwargs:
-            return super().__new__(cls, **kwargs)
-        return super().__new__(cls, device=_device(device), priority=priority)
+            return torch.Stream(**kwargs)
+        return torch.Stream(device=_device(device), priority=priority)
 
 
-class Event(torch.Event):
+class Event(metaclass=_OfSpyre):
     """A mark in a stream that others can wait for."""
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
-        """Makes an event; timing has to be asked for, as on other devices."""
-        return super().__new__(
-            cls, device="spyre", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
-        )
+    base = torch.Event
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+        """Makes an event of the current device.
+
+        Args:
+            enable_timing: allows ``elapsed_time``.
+            blocking: ``synchronize`` always blocks; accepted for other devices' sake.
+            interprocess: not supported by the simulator.
+
+        Raises:
+            ValueError: an interprocess event was asked for.
+        """
+        if interprocess:
+            raise ValueError("spyre events can't be shared between processes: leave out interprocess=True")
+        return torch.Event(device="spyre", enable_timing=enable_timing, blocking=blocking)
 
 
-def _from(stream: torch.Stream) -> Stream:
-    return Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
-
-
-def current_stream(device: DeviceLike = None) -> Stream:
+def current_stream(device: DeviceLike = None) -> torch.Stream:
     """The stream that operations of this thread go to."""
-    return _from(torch.accelerator.current_stream(_device(device)))
+    return torch.accelerator.current_stream(_device(device))
 
 
-def default_stream(device: DeviceLike = None) -> Stream:
+def default_stream(device: DeviceLike = None) -> torch.Stream:
     """The stream that is current when nobody chose one."""
-    return Stream(stream_id=0, device_index=_device(device).index, device_type=_C.DEVICE_TYPE)
+    return torch.Stream(stream_id=0, device_index=_device(device).index, device_type=_C.DEVICE_TYPE)
 
 
 def set_stream(stream: torch.Stream) -> None:

@@ -48,6 +48,9 @@ struct SpyreGuard final : c10::impl::DeviceGuardImplInterface {
     }
   }
 
+  // Every dtype of the CPU: kernels compute as it does.
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }
+
   c10::Stream getStream(c10::Device device) const override { return current_stream(device.index()); }
   c10::Stream getDefaultStream(c10::Device device) const override { return default_stream(device.index()); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {

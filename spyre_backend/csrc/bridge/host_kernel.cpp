@@ -1,13 +1,9 @@
 #include "bridge/host_kernel.h"
 
-#include "bridge/allocator.h"
 #include "bridge/generator.h"
-#include "bridge/host_view.h"
-#include "bridge/runtime.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/List.h>
-#include <c10/core/impl/COW.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 #include <map>
@@ -23,10 +19,6 @@ namespace spyre::bridge {
 namespace {
 
 constexpr auto kSpyre = c10::DeviceType::PrivateUse1;
-
-// Below autograd and autocast: they have seen this call already.
-const c10::DispatchKeySet kSeen =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
 bool takes_host_indices(std::string_view name) {
   return name == "aten::index" || name == "aten::index_put_" || name == "aten::_index_put_impl_" ||
@@ -166,20 +158,11 @@ private:
     at::Tensor host;
   };
 
-  at::Tensor view(const at::Tensor& tensor, int argument) {
-    if (plan_.written[static_cast<std::size_t>(argument)]) {
-      auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-      if (c10::impl::cow::is_cow_data_ptr(storage->_mutable_data_ptr_no_checks()))
-        storage->mutable_data_ptr();
-    }
-    return views_.view(tensor);
-  }
-
   void replace(c10::IValue& value, int argument) {
     if (value.isTensor()) {
       if (!on_device(value.toTensor()))
         return;
-      c10::IValue host = view(value.toTensor(), argument);
+      c10::IValue host = views_.view(value.toTensor());
       singles_.push_back({argument, std::move(value), host});
       value = std::move(host);
     } else if (value.isTensorList()) {
@@ -202,7 +185,7 @@ private:
   at::Tensor element(const at::Tensor& tensor, int argument) {
     if (!on_device(tensor))
       return tensor;
-    at::Tensor host = view(tensor, argument);
+    at::Tensor host = views_.view(tensor);
     elements_.push_back({argument, tensor, host});
     return host;
   }
@@ -301,7 +284,7 @@ void run_host_kernel(const HostKernelPlan& plan, const c10::OperatorHandle& op, 
   }
   current_queue(device).compute([&] {
     const HostKernelScope born_on_device(device);
-    const c10::impl::ExcludeDispatchKeyGuard below(kSeen);
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveDevice);
     Arguments arguments(plan, *stack, first, device);
     try {
       std::optional<DrawFrom> draw;
@@ -370,6 +353,12 @@ const std::set<std::string_view>& own_operators() {
       "aten::_local_scalar_dense",
       "aten::record_stream",
       "aten::copy_",
+      "aten::convolution_overrideable",
+      "aten::convolution_backward_overrideable",
+      "aten::_thnn_fused_lstm_cell",
+      "aten::_thnn_fused_lstm_cell_backward_impl",
+      "aten::_thnn_fused_gru_cell",
+      "aten::_thnn_fused_gru_cell_backward",
       "aten::is_pinned",
       "aten::_pin_memory",
       "aten::set_data",

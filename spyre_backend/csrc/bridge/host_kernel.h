@@ -1,12 +1,32 @@
 // Any operator of the CPU, executed on device memory.
 #pragma once
 
+#include "bridge/allocator.h"
+#include "bridge/host_view.h"
+#include "bridge/runtime.h"
+
 #include <ATen/core/boxing/OperatorKernel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <vector>
 
 namespace spyre::bridge {
+
+// Keys above the device: for a call that has arrived at a kernel they are done.
+inline constexpr c10::DispatchKeySet kAboveDevice =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
+// Runs `call(views)` on the current stream of a device, after everything submitted before, where host kernels
+// allocate device memory. For kernels written by hand against host views.
+template <class Call> void on_host_views(c10::DeviceIndex device, Call&& call) {
+  current_queue(device).compute([&] {
+    const HostKernelScope born_on_device(device);
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveDevice);
+    HostViews views(device);
+    call(views);
+  });
+}
 
 // What a call of one operator needs to know about its schema; computed once.
 class HostKernelPlan {

@@ -9,6 +9,9 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/_nested_tensor_size_native.h>
+#include <ATen/ops/_nested_tensor_storage_offsets_native.h>
+#include <ATen/ops/_nested_tensor_strides_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_unsafe_view_native.h>
 #include <ATen/ops/alias_native.h>
@@ -113,6 +116,12 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
 
+// Copy-on-write needs a context that is the data pointer itself (c10/core/impl/COW.h); ours is the
+// description of the memory.
+at::Tensor lazy_clone(const at::Tensor& self) {
+  return self.clone();
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", TORCH_FN(empty_memory_format));
   library.impl("empty_strided", TORCH_FN(empty_strided));
@@ -129,6 +138,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("is_set_to", TORCH_FN(is_set_to));
   library.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   library.impl("record_stream", TORCH_FN(record_stream));
+  library.impl("_lazy_clone", TORCH_FN(lazy_clone));
+}
+
+// Nested tensors describe themselves on the host. Without these three a failing operator on one would end the
+// process, because PyTorch asks for the description where it can't throw.
+TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, library) {
+  library.impl("_nested_tensor_size", TORCH_FN(at::native::_nested_tensor_size));
+  library.impl("_nested_tensor_strides", TORCH_FN(at::native::_nested_tensor_strides));
+  library.impl("_nested_tensor_storage_offsets", TORCH_FN(at::native::_nested_tensor_storage_offsets));
 }
 
 } // namespace
