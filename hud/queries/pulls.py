@@ -74,7 +74,7 @@ def pull_list(scope: Scope, page: int = 1, state: str | None = None) -> PullList
     if state is not None:
         latest = latest.having(sa.func.max(sa.case((pull_head.c.state == state, 1), else_=0)) == 1)
     total = scope.connection.execute(sa.select(sa.func.count()).select_from(latest.subquery())).scalar_one()
-    found = scope.rows(latest.order_by(sa.desc("at"), pull_head.c.pr).limit(PAGE).offset((page - 1) * PAGE))
+    found = scope.rows(latest.order_by(sa.desc("at"), pull_head.c.pr.desc()).limit(PAGE).offset((page - 1) * PAGE))
     pages = [pull_page(scope, row.pr, upstream=row.upstream) for row in found]
     return PullList(
         prs=[_summary(pull) for pull in pages if pull is not None],

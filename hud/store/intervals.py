@@ -31,13 +31,13 @@ def enter(connection: sa.Connection, run_number: int) -> None:
     row = connection.execute(sa.select(run).where(run.c.id == run_number)).one()
     if row.in_history or not tells_history(row):
         return
-    if _is_older_than_pruned(connection, row):
-        return
     order = _history(connection, row.lane_id, row)
     here = order.index(row.id)
     before, after = order[:here][-1:], order[here + 1 :]
+    if not before and _was_pruned(connection, row.lane_id):
+        return
     if after:
-        _forget(connection, row.lane_id, [*before, *after])
+        _forget(connection, row.lane_id, [*before, *after], fresh=not before)
     _tell(connection, row.lane_id, [*before, row.id, *after], fresh=not before)
     connection.execute(run.update().where(run.c.id == row.id).values(in_history=True))
 
@@ -50,6 +50,8 @@ def leave(connection: sa.Connection, run_number: int) -> None:
     order = _history(connection, row.lane_id, row)
     here = order.index(row.id)
     before, after = order[:here][-1:], order[here + 1 :]
+    if not before and _was_pruned(connection, row.lane_id):
+        return
     _forget(connection, row.lane_id, [*before, row.id, *after], fresh=not before)
     if after:
         _tell(connection, row.lane_id, [*before, *after], fresh=not before)
@@ -65,14 +67,9 @@ def _history(connection: sa.Connection, lane_id: int, including: sa.Row[Any]) ->
     return list(connection.execute(query).scalars())
 
 
-def _is_older_than_pruned(connection: sa.Connection, row: sa.Row[Any]) -> bool:
-    """A run whose successors were pruned has no place left between them."""
-    pruned = sa.select(run.c.id).where(
-        run.c.lane_id == row.lane_id,
-        run.c.results == "pruned",
-        run.c.pr.is_(None),
-        sa.tuple_(run.c.order_at, run.c.order_place) > sa.tuple_(row.order_at, row.order_place),
-    )
+def _was_pruned(connection: sa.Connection, lane_id: int) -> bool:
+    """Whether older results of a job are gone: what stood before its earliest remaining run can't be told anew."""
+    pruned = sa.select(run.c.id).where(run.c.lane_id == lane_id, run.c.results == "pruned", run.c.pr.is_(None))
     return connection.execute(pruned.limit(1)).first() is not None
 
 
@@ -102,7 +99,7 @@ def _tell(connection: sa.Connection, lane_id: int, runs: Sequence[int], fresh: b
             connection.execute(interval.insert(), begun)
 
 
-def _forget(connection: sa.Connection, lane_id: int, runs: Sequence[int], fresh: bool = False) -> None:
+def _forget(connection: sa.Connection, lane_id: int, runs: Sequence[int], fresh: bool) -> None:
     later = list(runs if fresh else runs[1:])
     touched = {change.test_id for _, changed in _steps(connection, runs, fresh) for change in changed}
     for batch in batches(sorted(touched), _BATCH):
