@@ -78,40 +78,43 @@ async def _mirror_all(state: State) -> None:
             await git.git(repository.git, "symbolic-ref", "HEAD", f"refs/heads/{repository.default_branch}")
 
 
-def create_app(settings: Settings, base_url: str) -> FastAPI:
-    """The application. ``base_url`` is how its clients reach it, without a slash at the end.
+@contextlib.asynccontextmanager
+async def running(settings: Settings, base_url: str) -> AsyncIterator[Server]:
+    """The parts of a server, from the first copy of the repositories to the end of the last job's process.
+
+    Args:
+        base_url: how clients reach it.
 
     Raises:
-        SettingsError: the App's public key cannot be used.
+        SettingsError: the data directory is in use, or the App's key or a repository cannot be read.
     """
     app_key = read_public_key(settings.app.public_key_file)
+    with owned(settings.data_dir):
+        state = State(settings, base_url)
+        await _mirror_all(state)
+        issuer, webhooks = Issuer(state), Webhooks(state)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(application: FastAPI) -> AsyncIterator[None]:
-        with owned(settings.data_dir):
-            state = State(settings, base_url)
-            await _mirror_all(state)
-            issuer, webhooks = Issuer(state), Webhooks(state)
+        def credentials(run: Run, job: JobRecord, environment: str | None, allowed: dict[str, str]) -> Credentials:
+            return job_credentials(state, issuer, run, job, environment, allowed)
 
-            def credentials(run: Run, job: JobRecord, environment: str | None, allowed: dict[str, str]) -> Credentials:
-                return job_credentials(state, issuer, run, job, environment, allowed)
+        runs = Runs(state, credentials)
+        ledger = Ledger(settings.data_dir / "ledger.jsonl")
+        guard = Guard(runs.tracking)
+        try:
+            events = Events(state, webhooks)
+            yield Server(settings, state, ledger, Faults(), webhooks, issuer, runs, events, app_key)
+        finally:
+            await runs.stop()
+            await webhooks.stop()
+            await asyncio.to_thread(kill_tracked, runs.tracking)
+            await asyncio.to_thread(guard.close)
+            ledger.close()
 
-            runs = Runs(state, credentials)
-            guard = Guard(runs.tracking)
-            ledger = Ledger(settings.data_dir / "ledger.jsonl")
-            application.state.server = Server(
-                settings, state, ledger, Faults(), webhooks, issuer, runs, Events(state, webhooks), app_key
-            )
-            try:
-                yield
-            finally:
-                await runs.stop()
-                await webhooks.stop()
-                await asyncio.to_thread(kill_tracked, runs.tracking)
-                await asyncio.to_thread(guard.close)
-                ledger.close()
 
-    application = FastAPI(title="GitHub emulator", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+def create_app(server: Server) -> FastAPI:
+    """The application of a running server."""
+    application = FastAPI(title="GitHub emulator", docs_url=None, redoc_url=None, openapi_url=None)
+    application.state.server = server
     application.add_exception_handler(ApiError, answer_error)
     application.add_exception_handler(RequestValidationError, _answer_invalid)
     application.add_middleware(Recorder)

@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 import uvicorn
 
-from relay.emulator.app import create_app
+from relay.emulator.app import create_app, running
 from relay.emulator.middleware import Protocol
 from relay.emulator.runner.model import WorkflowError
 from relay.emulator.runner.workflow import load_workflow
-from relay.emulator.settings import SettingsError, load_settings
+from relay.emulator.settings import Settings, SettingsError, load_settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,7 +32,7 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; jobs end with the server.
 
-    Exit codes: 0 stopped, 1 failed while serving, 2 the settings, the address or a repository cannot be used.
+    Exit codes: 0 stopped, 2 the settings, the address or a repository cannot be used.
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -40,29 +40,29 @@ def serve(
         held = load_settings(settings)
         listener = _listen(host, port)
         shown = f"[{host}]" if ":" in host else host
-        base_url = held.base_url or f"http://{shown}:{listener.getsockname()[1]}"
-        application = create_app(held, base_url)
+        asyncio.run(_serve(held, held.base_url or f"http://{shown}:{listener.getsockname()[1]}", listener))
     except SettingsError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    server = uvicorn.Server(
-        uvicorn.Config(
-            application,
-            http=Protocol,
-            ws="none",
-            lifespan="on",
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=5,
-        )
-    )
-    typer.echo(f"emulated GitHub on {base_url}")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn raises the signal again after its orderly end; by then there is nothing left to do.
-        signal.signal(number, lambda *_: None)
-    asyncio.run(server.serve(sockets=[listener]))
-    if not server.started:
-        raise typer.Exit(2)
+
+
+async def _serve(settings: Settings, base_url: str, listener: socket.socket) -> None:
+    async with running(settings, base_url) as server:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # uvicorn raises the signal again after its orderly end; by then there is nothing left to do.
+            signal.signal(number, lambda *_: None)
+        typer.echo(f"emulated GitHub on {base_url}")
+        await uvicorn.Server(
+            uvicorn.Config(
+                create_app(server),
+                http=Protocol,
+                ws="none",
+                lifespan="off",
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=5,
+            )
+        ).serve(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -493,8 +493,10 @@ def check_suite_event(
     state: State, item: Repository, action: str, suite: CheckSuite, commit_: Commit, sender: Json
 ) -> Json:
     """``check_suite``."""
-    held = {"action": action, "check_suite": check_suite(state, item, suite, commit_)}
-    return {**held, **envelope(state, item, sender)}
+    shown = check_suite(state, item, suite, commit_)
+    if action != "requested":
+        del shown["rerequestable"], shown["runs_rerequestable"]
+    return {"action": action, "check_suite": shown, **envelope(state, item, sender)}
 
 
 def dispatch_event(state: State, item: Repository, event_type: str, client_payload: Json) -> Json:

@@ -147,8 +147,8 @@ class Emulator:
         token = self.client.post(path, headers=self.as_app(), json=body).json()["token"]
         return {"Authorization": f"token {token}"}
 
-    def control(self, path: str, **body: object) -> dict:
-        response = self.client.post(f"/_emulator{path}", json=body)
+    def control(self, route: str, /, **body: object) -> dict:
+        response = self.client.post(f"/_emulator{route}", json=body)
         assert response.is_success, response.text
         return response.json()
 

@@ -533,7 +533,7 @@ jobs:
   one:
     runs-on: ubuntu-latest
     steps:
-      - run: echo "sha=${{ inputs.sha }} source=${{ inputs.source }} off=${{ inputs.debug == false }} $GITHUB_EVENT_NAME"
+      - run: echo "sha=${{ inputs.sha }} source=${{ inputs.source }} off=${{ !inputs.debug }} $GITHUB_EVENT_NAME"
 """
     lab.commit({".github/workflows/manual.yml": text})
     emulator = lab

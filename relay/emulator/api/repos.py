@@ -29,7 +29,7 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 @router.get("")
 async def repository(item: Metadata, server: ServerDep) -> Any:
     """The repository."""
-    return payloads.repository(server.state, item)
+    return {**payloads.repository(server.state, item), "network_count": 0, "subscribers_count": 0}
 
 
 @router.post("/dispatches", status_code=204)
