@@ -165,6 +165,7 @@ jobs:
           cd "$TREE"
           echo "head=$(git rev-parse HEAD) files=$(cat "${{CHANGED:-/dev/null}}" | tr '\\n' ' ')"
           if [ -e link ]; then test ! -L link; fi
+          echo "tree=$(find . -name .git -prune -o -name .github -prune -o -type f -printf '%P\\n' | sort | tr '\\n' ' ')"
         env: {{TREE: '${{{{ steps.up.outputs.path }}}}', CHANGED: '${{{{ steps.up.outputs.changed-files }}}}'}}
 """
     lab.commit({**our_files(), ".github/workflows/one.yml": text, WORKFLOW: "on: push\njobs: {}\n"})
@@ -186,6 +187,13 @@ def test_checkout_upstream_fetches_exactly_the_commit_and_lists_the_change(lab) 
     assert "3 file(s) changed since " + base[:12] in log
     run, log = checkout(lab, repository=lab.name, sha=head)
     assert run["conclusion"] == "success" and f"head={head} files=\n" in log
+
+
+def test_checkout_upstream_brings_only_the_folders_that_are_wanted(lab) -> None:
+    head = lab.commit({"root.txt": "1\n", "test/a.py": "1\n", "torch/b.py": "2\n", "docs/c.md": "3\n"})
+    run, log = checkout(lab, repository=lab.name, sha=head, folders="test docs")
+    assert run["conclusion"] == "success" and f"head={head}" in log, log
+    assert "tree=README.md docs/c.md root.txt test/a.py \n" in log
 
 
 @pytest.mark.parametrize(
