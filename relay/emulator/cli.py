@@ -60,6 +60,7 @@ async def _serve(settings: Settings, base_url: str, listener: socket.socket) -> 
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
+                timeout_keep_alive=60,
                 timeout_graceful_shutdown=5,
             )
         ).serve(sockets=[listener])

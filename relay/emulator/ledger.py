@@ -1,18 +1,22 @@
-"""The ledger: every call that the server got, in order, in memory and as JSON lines in the data directory."""
+"""The ledger: every call that the server got, in order, as JSON lines in the data directory.
+
+Memory holds what a search needs and where the line is; the bodies, which may be large, stay in the file.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-KEEP = 20_000
-"""Entries kept in memory; the file has all."""
+KEEP = 200_000
+"""Entries that can be searched; the file has all."""
 
 
 @dataclass
@@ -26,11 +30,9 @@ class Entry:
     query: str
     repository: str | None
     auth: str
-    body: Any = None
     status: int = 0
     duration_ms: float = 0.0
     fault: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
 
 
 class Ledger:
@@ -38,8 +40,9 @@ class Ledger:
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = file.open("a", encoding="utf-8", buffering=1)
-        self._entries: deque[Entry] = deque(maxlen=KEEP)
+        self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._file).st_size
+        self._entries: deque[tuple[Entry, int, int]] = deque(maxlen=KEEP)
         self._next = 1
 
     def begin(self, method: str, path: str, query: str, repository: str | None, auth: str) -> Entry:
@@ -48,11 +51,18 @@ class Ledger:
         self._next += 1
         return entry
 
-    def end(self, entry: Entry) -> None:
-        """Append a finished entry."""
+    def end(self, entry: Entry, body: bytes = b"") -> None:
+        """Append a finished entry.
+
+        Args:
+            body: of the request; kept if it is JSON.
+        """
         entry.duration_ms = round((time.time() - entry.time) * 1000, 3)
-        self._entries.append(entry)
-        self._file.write(json.dumps(asdict(entry), separators=(",", ":"), default=str) + "\n")
+        head = json.dumps(asdict(entry), separators=(",", ":"))
+        line = head[:-1].encode() + b',"body":' + _one_line(body) + b"}\n"
+        os.write(self._file, line)
+        self._entries.append((entry, self._size, len(line)))
+        self._size += len(line)
 
     def find(
         self,
@@ -61,9 +71,9 @@ class Ledger:
         repository: str | None = None,
         status: int | None = None,
         after: int = 0,
-    ) -> Iterator[Entry]:
-        """Entries in order. ``path`` and ``repository`` are shell patterns, ``after`` is an entry's id."""
-        for entry in self._entries:
+    ) -> Iterator[dict[str, Any]]:
+        """Entries with their bodies, in order. ``path`` and ``repository`` are shell patterns, ``after`` is an id."""
+        for entry, offset, length in self._entries:
             if (
                 entry.id > after
                 and (method is None or entry.method == method.upper())
@@ -71,12 +81,23 @@ class Ledger:
                 and (repository is None or fnmatchcase((entry.repository or "").lower(), repository.lower()))
                 and (status is None or entry.status == status)
             ):
-                yield entry
+                found: dict[str, Any] = json.loads(os.pread(self._file, length, offset))
+                yield found
 
     def clear(self) -> None:
-        """Forget the entries in memory; the file keeps them."""
+        """Forget the entries so far; the file keeps them."""
         self._entries.clear()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        os.close(self._file)
+
+
+def _one_line(body: bytes) -> bytes:
+    if not body:
+        return b"null"
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return b"null"
+    return json.dumps(value, separators=(",", ":")).encode() if b"\n" in body or b"\r" in body else body

@@ -85,8 +85,8 @@ class Recorder:
                 entry.fault = fault.id
                 await self._disturbed(fault, scope, listen, speak)
         finally:
-            entry.body = _readable(bytes(body), headers.get("content-type", ""))
-            server.ledger.end(entry)
+            kept = len(body) <= _MAX_BODY and "git" not in headers.get("content-type", "")
+            server.ledger.end(entry, bytes(body) if kept else b"")
 
     async def _disturbed(self, fault: Fault, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(fault.delay)
@@ -147,12 +147,3 @@ def _kind(server: Server, headers: dict[str, str]) -> str:
         return "none"
     token = server.state.tokens.get(value)
     return token.kind if token is not None else "jwt" if value.count(".") == 2 else "unknown"
-
-
-def _readable(body: bytes, content_type: str) -> Any:
-    if not body or len(body) > _MAX_BODY or "git" in content_type:
-        return None
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None

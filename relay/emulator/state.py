@@ -267,7 +267,7 @@ class State:
         self.settings = settings
         self.base_url = base_url.rstrip("/")
         # Ids grow from start to start, as GitHub's do over the years, so that files of an earlier start are kept.
-        self._ids = itertools.count(int(time.time()))
+        self._ids = itertools.count(int(time.time() * 1000))
         self.repositories: dict[str, Repository] = {}
         self.installations: dict[str, int] = {}
         self.tokens: dict[str, Token] = {}

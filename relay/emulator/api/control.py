@@ -326,7 +326,7 @@ async def ledger(
     for entry in server.ledger.find(method, path, repository, status, after):
         if len(found) == max(limit, 1):
             break
-        found.append(asdict(entry))
+        found.append(entry)
     return found
 
 

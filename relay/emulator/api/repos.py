@@ -65,8 +65,9 @@ async def dispatches(item: WriteContents, body: Body, server: ServerDep) -> Resp
         >= MAX_PAYLOAD_BYTES
     ):
         raise validation_failed("RepositoryDispatch", "client_payload", "too_large", "client_payload is too large.")
-    event = payloads.dispatch_event(server.state, item, event_type, payload)
-    server.runs.dispatch(item, event_type, event, f"{server.settings.app.slug}[bot]")
+    if item.git is not None:
+        event = payloads.dispatch_event(server.state, item, event_type, payload)
+        server.runs.dispatch(item, event_type, event, f"{server.settings.app.slug}[bot]")
     return Response(status_code=204)
 
 

@@ -45,8 +45,6 @@ class Runs:
 
     def dispatch(self, repository: Repository, event_type: str, payload: dict[str, Any], actor: str) -> None:
         """Start, in the background, every workflow of the default branch that listens to ``event_type``."""
-        if repository.git is None:
-            return
         self._later(self._dispatch(repository, event_type, payload, actor))
 
     def _later(self, work: Awaitable[Any]) -> None:
