@@ -42,6 +42,9 @@ def serve(settings: Settings, host: str, port: int, *, workers: bool, endpoints:
     except OSError as error:
         listener.close()
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+    # uvicorn raises the signal again after an orderly end; it is dealt with by then, so the exit code is 0.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listener])
 
 

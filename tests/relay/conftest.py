@@ -22,6 +22,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from postgres_cluster import PostgresCluster
 from relay_parts import (
     ALLOWLIST,
+    TRUST,
     Key,
     Minter,
     Peer,
@@ -139,7 +140,7 @@ def spawn(
             def up() -> bool:
                 assert popen.poll() is None, log.read_text()
                 with contextlib.suppress(httpx.HTTPError):
-                    return httpx.get(process.url + "/healthz").status_code == 200
+                    return httpx.get(process.url + "/healthz", verify=TRUST).status_code == 200
                 return False
 
             wait_for(up, 30, "relay serve answers")

@@ -133,6 +133,8 @@ class Peer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+            wbufsize = -1  # one packet for headers and body
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -211,6 +213,7 @@ class Peer:
         handler.send_header("Content-Length", str(len(data)))
         handler.end_headers()
         handler.wfile.write(data)
+        handler.wfile.flush()
 
     def _work(self, call: Call) -> tuple[int, Any]:
         path, body = call.path, call.body
