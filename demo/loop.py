@@ -8,7 +8,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,9 @@ class Opened:
     url: str
 
 
-def write_configuration(places: Places, at: Addresses, upstream: Repository, downstream: Repository) -> list[Service]:
+def write_configuration(
+    places: Places, at: Addresses, upstream: Repository, downstream: Repository, variables: Mapping[str, str]
+) -> list[Service]:
     """Keys, secrets and settings of the three servers; they exist only for this demo.
 
     Returns:
@@ -96,7 +98,7 @@ def write_configuration(places: Places, at: Addresses, upstream: Repository, dow
     webhook_secret, hud_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
 
     emulator = places.work / "emulator.toml"
-    variables = {"TORCH_SOURCE": "installed", "RELAY_CALLBACK_URL": f"{at.relay}/github/callback"}
+    variables = {"TORCH_SOURCE": "installed", "RELAY_CALLBACK_URL": f"{at.relay}/github/callback", **variables}
     here = Path(sys.executable).parent
     emulator.write_text(
         tomli_w.dumps(
@@ -167,9 +169,22 @@ def runner_environment() -> dict[str, str]:
 class Loop:
     """One demo, from an empty folder to the page that answers."""
 
-    def __init__(self, places: Places, say: Say) -> None:
+    def __init__(
+        self, places: Places, say: Say, tree: Tree | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            places: its folders.
+            say: receives a line of progress at a time.
+            tree: the upstream tree; by default the real one that ``conformance fetch`` brings.
+            variables: configuration variables of the downstream repository, besides those that every demo needs.
+        """
         self.places = places
         self.say = say
+        self.tree = tree
+        self.variables = dict(variables or {})
+        self.at = Addresses(*(f"http://127.0.0.1:{free_port()}" for _ in range(3)))
         self.started = time.monotonic()
 
     def run(self, services: Services) -> dict[str, Any]:
@@ -178,8 +193,9 @@ class Loop:
         Returns:
             The content of ``summary.json``.
         """
-        self.say("upstream: looking for a real PyTorch tree …")
-        tree = find_tree()
+        if self.tree is None:
+            self.say("upstream: looking for a real PyTorch tree …")
+        tree = self.tree or find_tree()
         if tree.note:
             self.say(f"upstream: no real tree can be had here ({tree.note}); going on with the bundled small one")
         upstream, base_sha = make_upstream(tree, self.places.cache)
@@ -189,8 +205,8 @@ class Loop:
             upstream.commit_edit(base_sha, pull, hours)
         downstream = make_downstream(self.places.checkout, self.places.work / "downstream.git")
 
-        at = Addresses(*(f"http://127.0.0.1:{free_port()}" for _ in range(3)))
-        services.start(*write_configuration(self.places, at, upstream, downstream))
+        at = self.at
+        services.start(*write_configuration(self.places, at, upstream, downstream, self.variables))
         self.say(f"services: hud {at.hud}   relay {at.relay}   local GitHub {at.github}")
 
         github = httpx.Client(base_url=at.github, timeout=30.0)
@@ -208,7 +224,7 @@ class Loop:
             self.say(f"pull request #{answer['number']}: {pull.title}")
         self._wait(services, github, "pull requests", 1 + len(opened))
         verdicts = [self._verdict(services, hud, pull) for pull in opened]
-        summary = self._summary(tree, base_run, opened, verdicts, github, at)
+        summary = self._summary(tree, base_run, opened, verdicts, github)
         (self.places.work / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         return summary
 
@@ -262,7 +278,6 @@ class Loop:
         opened: list[Opened],
         verdicts: list[dict[str, Any]],
         github: httpx.Client,
-        at: Addresses,
     ) -> dict[str, Any]:
         """What ``summary.json`` says, from what the services recorded, not from what was asked of them."""
         evidence = _evidence(base_run)
@@ -271,7 +286,7 @@ class Loop:
         files = {row["file"] for row in results}
         not_imported = {row["file"] for row in results if row["outcome"] == "error" and row["phase"] == "collect"}
         dispatches = _ok(github.get("/_emulator/ledger", params={"method": "POST", "path": "/repos/*/dispatches"}))
-        callbacks = _metric(httpx.get(f"{at.relay}/metrics").text, "relay_callbacks_total")
+        callbacks = _metric(httpx.get(f"{self.at.relay}/metrics").text, "relay_callbacks_total")
         return {
             "prs": [
                 {
