@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from hud.core.lines import Collector, LineError, parse_junit
 from hud.core.outcomes import FAILING
-from hud.core.reports import Conflict, ReportError
+from hud.core.reports import Conflict, ReportError, key_of
 from hud.core.text import sha as as_sha
 from hud.formats import FORMATS
 from hud.queries.exports import every_result, find_run
@@ -157,7 +157,7 @@ def import_junit(
         raise typer.Exit(2) from error
     store = _open(_settings())
     try:
-        stored = record_report(store, report, time.time())
+        stored = record_report(store, report, key_of(report), time.time())
         accepted = record_results(store, stored.key, collected, Part(), time.time())
     except Conflict as error:
         typer.echo(f"{error}; give another --run-id", err=True)

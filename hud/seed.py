@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from hud.core.lines import Collector, parse_line
+from hud.core.reports import key_of
 from hud.store import Store
 from hud.store.reports import record_report
 from hud.store.results import Part, announce, record_results
@@ -186,7 +187,8 @@ def send(
             }
         },
     }
-    record_report(store, HudReport.model_validate(report), at)
+    parsed = HudReport.model_validate(report)
+    record_report(store, parsed, key_of(parsed), at)
 
 
 def finish(

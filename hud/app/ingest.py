@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from hud.app.security import same
 from hud.app.state import Hud, HudOf
 from hud.core.lines import Collector, LineError, parse_junit, parse_line
-from hud.core.reports import Conflict, ReportError
+from hud.core.reports import Conflict, ReportError, key_of
 from hud.core.text import clean_tree
 from hud.store.refusals import record_refusal
 from hud.store.reports import record_report
@@ -60,10 +60,9 @@ async def take_report(request: Request, hud: HudOf) -> JSONResponse:
 
 
 def _take_report(hud: Hud, body: bytes) -> JSONResponse:
-    report = None
     try:
-        report = _parse_report(body)
-        stored = record_report(hud.store, report, hud.clock())
+        report, key = _parse_report(body)
+        stored = record_report(hud.store, report, key, hud.clock())
     except Refusal as refusal:
         record_refusal(hud.store, _claimed_repo(body), refusal.status, str(refusal), hud.clock())
         raise
@@ -77,19 +76,22 @@ def _take_report(hud: Hud, body: bytes) -> JSONResponse:
     return JSONResponse({"ok": True, "status": stored.status, "key": stored.key})
 
 
-def _parse_report(body: bytes) -> HudReport:
+def _parse_report(body: bytes) -> tuple[HudReport, str]:
+    """The report with storable text, and the key of its run, which is made from the text as it was sent."""
     try:
-        document = clean_tree(json.loads(body, parse_constant=_no_constant))
+        document = json.loads(body, parse_constant=_no_constant)
+        cleaned = clean_tree(document)
     except RecursionError as error:
         raise Refusal(422, "body: nested too deeply", "body") from error
     except ValueError as error:
         raise Refusal(422, f"body: not JSON: {error}", "body") from error
     try:
-        return HudReport.model_validate(document)
+        report = HudReport.model_validate(cleaned)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "body"
         raise Refusal(422, f"{field}: {first['msg']}", field) from error
+    return report, key_of(report, document["untrusted"]["callback_payload"])
 
 
 def _no_constant(name: str) -> None:

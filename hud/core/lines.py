@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapte
 
 from hud.core.outcomes import FAILING, Outcome, combine
 from hud.core.snapshot import Entry, Note
-from hud.core.text import clean, cut
+from hud.core.text import clean, clean_tree, cut
 
 MAX_MESSAGE_BYTES = 1024
 MAX_TRACE_BYTES = 4096
@@ -90,9 +91,25 @@ def parse_line(line: bytes, number: int) -> TestLine:
     try:
         return _LINE.validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "line"
-        raise LineError(f"line {number}: {where}: {first['msg']}") from error
+        if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
+            return _parse_odd_line(line, number)
+        raise _line_error(error, number) from error
+
+
+def _parse_odd_line(line: bytes, number: int) -> TestLine:
+    """The slow way, for lines that the fast parser refuses although they are JSON: a lone surrogate in a message."""
+    try:
+        return _LINE.validate_python(clean_tree(json.loads(line)))
+    except ValidationError as error:
+        raise _line_error(error, number) from error
+    except (ValueError, RecursionError) as error:
+        raise LineError(f"line {number}: not JSON: {error}") from error
+
+
+def _line_error(error: ValidationError, number: int) -> LineError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "line"
+    return LineError(f"line {number}: {where}: {first['msg']}")
 
 
 def parse_junit(document: bytes) -> Iterator[TestLine]:

@@ -60,12 +60,24 @@ class Subject:
 Merge = Literal["stored", "repeated", "kept"]
 
 
-def key_of(report: HudReport) -> str:
-    """The run that a report is about."""
+def key_of(report: HudReport, sent: dict[str, Any] | None = None) -> str:
+    """The run that a report is about.
+
+    Args:
+        report: the report.
+        sent: the callback's JSON before its text was cleaned, where it may differ: the relay made its ticket from that.
+    """
     callback, workflow = report.untrusted.callback_payload, report.untrusted.callback_payload.workflow
-    return run_key(
-        report.trusted.verified_repo, callback.delivery_id, workflow.run_id, workflow.run_attempt, workflow.job_name
+    sent = sent or {}
+    delivery, run_id, job = (
+        said if isinstance(said, str) else known
+        for said, known in (
+            (sent.get("delivery_id"), callback.delivery_id),
+            (_dig(sent, "workflow", "run_id"), workflow.run_id),
+            (_dig(sent, "workflow", "job_name"), workflow.job_name),
+        )
     )
+    return run_key(report.trusted.verified_repo, delivery, run_id, workflow.run_attempt, job)
 
 
 def subject_of(report: HudReport) -> Subject:

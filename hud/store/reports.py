@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from hud.core.reports import Merge, ReportError, Subject, key_of, merge, subject_of
+from hud.core.reports import Merge, ReportError, Subject, merge, subject_of
 from hud.core.text import link
 from hud.store.engine import Store
 from hud.store.intervals import enter
@@ -29,12 +29,13 @@ class Stored:
     merge: Merge
 
 
-def record_report(store: Store, report: HudReport, now: float) -> Stored:
+def record_report(store: Store, report: HudReport, key: str, now: float) -> Stored:
     """Store one report, merged with what its job reported before.
 
     Args:
         store: where.
         report: validated and cleaned.
+        key: of its run, see :func:`hud.core.reports.key_of`.
         now: seconds since the epoch.
 
     Raises:
@@ -46,7 +47,6 @@ def record_report(store: Store, report: HudReport, now: float) -> Stored:
     workflow = callback.workflow
     if workflow.run_attempt > _MAX_ATTEMPT:
         raise ReportError("untrusted.callback_payload.workflow.run_attempt", f"must be at most {_MAX_ATTEMPT}")
-    key = key_of(report)
     with store.write() as connection:
         backend_id = backend_of(connection, report.trusted.verified_repo, report.trusted.downstream_repo_level, now)
         lane_id = lane_of(connection, backend_id, workflow.name, workflow.job_name)

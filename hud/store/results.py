@@ -18,6 +18,7 @@ from hud.core.fingerprints import fingerprint
 from hud.core.lines import Collector, Failure, Identity
 from hud.core.outcomes import CODE
 from hud.core.snapshot import Entry, Snapshot
+from hud.core.text import clean
 from hud.store.batches import batches
 from hud.store.engine import Store
 from hud.store.intervals import enter, leave
@@ -77,8 +78,8 @@ def announce(store: Store, key: str, ticket: Ticket | None, now: float) -> str |
         row = {
             "key": key,
             "backend_id": backend_of(connection, ticket.repo, ticket.level, now),
-            "delivery_id": ticket.delivery_id,
-            "run_id": ticket.run_id,
+            "delivery_id": clean(ticket.delivery_id),
+            "run_id": clean(ticket.run_id),
             "attempt": ticket.run_attempt,
             "level": ticket.level,
             "status": "announced",
