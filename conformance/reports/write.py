@@ -38,11 +38,10 @@ def write_junit(accounts: Accounts, path: Path, name: str) -> None:
     """JUnit XML: one suite per file, a test's last attempt; deselected tests are left out, as pytest leaves them
     out."""
     document = JUnitXml(name)
-    suites: dict[str, TestSuite] = {}
+    suites: dict[str, list[TestCase]] = {}
     for line in accounts.lines():
         if line["attempt"] != accounts.attempts[line["id"]][-1].attempt or line["outcome"] == "deselected":
             continue
-        suite = suites.setdefault(line["file"], TestSuite(_clean(line["file"])))
         test = parse(line["id"])
         short = line["id"].removeprefix(f"{test.generic.rpartition('::')[0]}::")
         case = TestCase(_clean(short), _clean(f"{test.file}::{test.cls}" if test.cls else test.file), line["duration"])
@@ -59,8 +58,10 @@ def write_junit(accounts: Accounts, path: Path, name: str) -> None:
             # It passed in the end; JUnit has no word for that which every reader knows.
             case.result = []
             case.system_out = f"flaky: failed in {line['attempt'] - 1} of {line['attempt']} attempts"
-        suite.add_testcase(case)
-    for suite in suites.values():
+        suites.setdefault(line["file"], []).append(case)
+    for file, cases in suites.items():
+        suite = TestSuite(_clean(file))
+        suite.add_testcases(cases)
         document.add_testsuite(suite)
     document.update_statistics()  # type: ignore[no-untyped-call]
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as stream:
