@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from relay.emulator.runner.processes import Guard, kill_tracked
 from relay.emulator.runner.runs import Runs
 from relay.emulator.server import Server
 from relay.emulator.settings import Settings, SettingsError
-from relay.emulator.state import JobRecord, Run, State
+from relay.emulator.state import JobRecord, Repository, Run, State
 from relay.emulator.webhooks import Webhooks
 
 
@@ -69,13 +70,18 @@ def owned(directory: Path) -> Iterator[None]:
 
 
 async def _mirror_all(state: State) -> None:
-    for repository in state.repositories.values():
-        if repository.git is not None and repository.settings.path is not None:
+    limit = asyncio.Semaphore(os.cpu_count() or 1)
+
+    async def one(repository: Repository) -> None:
+        if repository.git is None or repository.settings.path is None:
+            return
+        async with limit:
             try:
-                await git.mirror(repository.settings.path, repository.git)
+                await git.mirror(repository.settings.path, repository.git, repository.default_branch)
             except git.GitError as error:
                 raise SettingsError(f"repositories: {repository.full_name}: path: {error}") from error
-            await git.git(repository.git, "symbolic-ref", "HEAD", f"refs/heads/{repository.default_branch}")
+
+    await asyncio.gather(*(one(repository) for repository in state.repositories.values()))
 
 
 @contextlib.asynccontextmanager

@@ -95,7 +95,7 @@ async def git(directory: Path, *arguments: str) -> bytes:
     return output
 
 
-async def mirror(source: Path, target: Path) -> None:
+async def mirror(source: Path, target: Path, default_branch: str) -> None:
     """Copy branches and tags of ``source`` into a new bare repository ``target``; an old one is replaced.
 
     Raises:
@@ -105,7 +105,7 @@ async def mirror(source: Path, target: Path) -> None:
     for leftover in (temporary, target):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    await git(temporary, "init", "--quiet", "--bare")
+    await git(temporary, "init", "--quiet", "--bare", f"--initial-branch={default_branch}")
     await git(
         temporary, "fetch", "--quiet", str(source.resolve()), "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"
     )

@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,12 @@ class Clone:
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message", message)
         return self.git("rev-parse", "HEAD")
+
+    def copy(self, path: Path) -> "Clone":
+        shutil.copytree(self.path, path)
+        copied = object.__new__(Clone)
+        copied.path = path
+        return copied
 
     def branch(self, name: str, files: dict[str, str | None], base: str = "main") -> str:
         self.git("checkout", "--quiet", "-B", name, base)
@@ -217,17 +224,20 @@ class Lab:
         return run, self.logs(run)
 
 
-LABS = 40
+LABS = 60
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, app_key: rsa.RSAPrivateKey) -> Iterator[Iterator[Lab]]:
     """One emulator for the tests that need no settings of their own, with a repository for each of them."""
     folder, hook = tmp_path_factory.mktemp("shared"), Hook()
-    clones = {f"acme/lab{number}": Clone(folder / f"lab{number}") for number in range(LABS)}
+    first = Clone(folder / "lab0")
+    first.commit({"README.md": "lab\n"}, "first")
+    clones = {"acme/lab0": first}
+    for number in range(1, LABS):
+        clones[f"acme/lab{number}"] = first.copy(folder / f"lab{number}")
     repositories = ""
     for name, clone in clones.items():
-        clone.commit({"README.md": "lab\n"}, "first")
         repositories += f"""
             [[repositories]]
             name = "{name}"

@@ -165,7 +165,8 @@ jobs:
           cd "$TREE"
           echo "head=$(git rev-parse HEAD) files=$(cat "${{CHANGED:-/dev/null}}" | tr '\\n' ' ')"
           if [ -e link ]; then test ! -L link; fi
-          echo "tree=$(find . -name .git -prune -o -name .github -prune -o -type f -printf '%P\\n' | sort | tr '\\n' ' ')"
+          files=$(find . -name .git -prune -o -name .github -prune -o -type f -printf '%P\\n' | sort)
+          echo "tree=$(echo "$files" | tr '\\n' ' ')"
         env: {{TREE: '${{{{ steps.up.outputs.path }}}}', CHANGED: '${{{{ steps.up.outputs.changed-files }}}}'}}
 """
     lab.commit({**our_files(), ".github/workflows/one.yml": text, WORKFLOW: "on: push\njobs: {}\n"})
