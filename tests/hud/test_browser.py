@@ -157,10 +157,9 @@ def test_a_page_follows_what_happens(page: Page, demo: Site) -> None:
     assert page.locator("td.v", has_text="passed").count() == 1
 
 
-@pytest.mark.skipif("HUD_PICTURES" not in os.environ, reason="pictures are taken on request: HUD_PICTURES=1")
-def test_take_the_pictures_of_the_documentation(page: Page, addresses: dict[str, str]) -> None:
-    folder = ROOT / "docs/img"
-    folder.mkdir(parents=True, exist_ok=True)
+def test_pictures_of_the_documentation(page: Page, addresses: dict[str, str], tmp_path: Path) -> None:
+    """With ``HUD_PICTURES`` set the pictures in ``docs/img`` are taken anew, else they are only taken."""
+    folder = ROOT / "docs/img" if "HUD_PICTURES" in os.environ else tmp_path
     for name in ("home", "pr", "run", "backend", "test", "matrix", "diff", "health"):
         page.emulate_media(color_scheme="dark" if name in ("home", "matrix") else "light")
         page.goto(addresses[name])
@@ -168,3 +167,4 @@ def test_take_the_pictures_of_the_documentation(page: Page, addresses: dict[str,
     page.set_viewport_size(NARROW)
     page.goto(addresses["pr"])
     page.screenshot(path=folder / "hud-pr-narrow.png")
+    assert {file.name for file in folder.glob("hud-*.png")} <= {file.name for file in (ROOT / "docs/img").iterdir()}
