@@ -1,4 +1,4 @@
-"""Packaging: everything declarative is in pyproject.toml; here the C++ extension is compiled where torch can be imported."""
+"""Packaging: pyproject.toml declares it; here the C++ extension is compiled where torch can be imported."""
 
 import importlib.util
 import sys
@@ -28,6 +28,7 @@ class BuildWithExtension(build_py):
     """
 
     def run(self):
+        """Compiles, then copies the package as usual."""
         if importlib.util.find_spec("torch") is None:
             print("spyre_backend: torch can't be imported here, so the extension is not compiled", file=sys.stderr)
         else:

@@ -1,8 +1,8 @@
 """Compile the C++ extension: ``python -m spyre_backend.build``.
 
-Ninja compiles what changed, at most two files at a time, and the result replaces the old binary in one step, so that a process
-that has it loaded is not disturbed. The binary carries the torch minor version and the Python version in its name: several
-environments share one checkout. What it needs: a C++20 compiler, ninja, torch.
+Ninja compiles what changed, at most two files at a time, and the result replaces the old binary in one step, so that a
+process that has it loaded is not disturbed. The binary carries the torch minor version and the Python version in its
+name: several environments share one checkout. What it needs: a C++20 compiler, ninja, torch.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ def _finish() -> None:
     if not _C.started():
         return
     _C.shut_down()
-    # After a backward pass an autograd thread may still be about to release its last Python object. It needs the GIL for that,
-    # which finalisation will not give back (pytorch#190489): give it up for a moment while it is still ours.
+    # After a backward pass an autograd thread may still be about to release its last Python object. It needs the GIL
+    # for that, which finalisation will not give back (pytorch#190489): give it up for a moment while it is still ours.
     time.sleep(0.01)
 
 

@@ -1,6 +1,6 @@
 """``torch.spyre``: the module that PyTorch's generic code and users talk to.
 
-Devices, streams, events, memory, random numbers. What it does is done by the extension; no operator and no policy lives here.
+Devices, streams, events, memory, random numbers. The extension does the work; no operator and no policy lives here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from spyre_backend import _C
-from spyre_backend.device import _utils, memory, random, streams
+from spyre_backend.device import _utils as _utils
+from spyre_backend.device import memory, random, streams
 from spyre_backend.device._utils import DeviceLike, _get_device_index
 from spyre_backend.device.memory import (
     empty_cache,
@@ -107,15 +108,11 @@ class DeviceProperties:
 
 
 def is_available() -> bool:
-    """True when devices can be used here. Starts nothing; False for an invalid setting, whose error the first use shows."""
-    return torch._C._accelerator_getAccelerator().type == "spyre" and _count_or_zero() > 0
-
-
-def _count_or_zero() -> int:
+    """True when there are devices. Starts nothing; False for an invalid setting, whose error the first use shows."""
     try:
-        return _C.device_count()
+        return _C.device_count() > 0
     except ValueError:
-        return 0
+        return False
 
 
 def device_count() -> int:
@@ -170,8 +167,8 @@ def _exchange_device(index: int) -> int:
 _maybe_exchange_device = _exchange_device
 
 
-class device:  # noqa: N801
-    """``with torch.spyre.device(1):`` makes a device current inside the block; None and negative indices change nothing."""
+class device:
+    """``with torch.spyre.device(1):`` makes a device current in the block; None and negative indices change nothing."""
 
     def __init__(self, device: Any) -> None:
         self.idx = -1 if device is None else _get_device_index(device, optional=True)
@@ -186,7 +183,7 @@ class device:  # noqa: N801
         self.idx = _exchange_device(self.prev_idx)
 
 
-class device_of(device):  # noqa: N801
+class device_of(device):
     """Makes the device of a tensor or storage current inside a ``with`` block; other objects change nothing."""
 
     def __init__(self, obj: Any) -> None:
@@ -229,9 +226,9 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16]
 
 
-def is_bf16_supported(including_emulation: bool = True) -> bool:
+def is_bf16_supported() -> bool:
     """Bfloat16 is computed as on the CPU."""
-    return including_emulation or True
+    return True
 
 
 class _DefaultGenerators:

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def memory_stats(device: DeviceLike = None) -> OrderedDict[str, Any]:
-    """All counters of a device, under the names of :func:`torch.accelerator.memory.memory_stats`. Empty before first use."""
+    """All counters of a device, named as in :func:`torch.accelerator.memory.memory_stats`; empty before first use."""
     return torch.accelerator.memory_stats(_get_device_index(device, optional=True))
 
 

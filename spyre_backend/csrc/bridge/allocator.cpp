@@ -21,16 +21,10 @@ c10::Device device_at(c10::DeviceIndex index) {
 void delete_lease(void* context) {
   delete static_cast<Lease*>(context);
 }
-// A second deleter with the same effect: tells a storage that still shows its backing address from one that
-// shows a token.
-void delete_newborn(void* context) {
-  delete static_cast<Lease*>(context);
-}
 
-std::unique_ptr<Lease> lease(c10::DeviceIndex index, std::size_t nbytes) {
-  card::Device& device = Runtime::get().device(index);
+card::Block* allocate_block(c10::DeviceIndex index, std::size_t nbytes) {
   try {
-    return std::make_unique<Lease>(index, device.memory().allocate(nbytes));
+    return Runtime::get().device(index).memory().allocate(nbytes);
   } catch (const card::OutOfMemory& error) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "spyre:", static_cast<int>(index),
                      " out of memory: ", error.what());
@@ -38,34 +32,68 @@ std::unique_ptr<Lease> lease(c10::DeviceIndex index, std::size_t nbytes) {
 }
 
 // The CPU allocator of the process while a runtime is active.
+//
+// Memory has its own address as context, in and out of a HostKernelScope, because libraries use the raw
+// interface, where the address is all there is; and it may be freed in another thread or scope than it was
+// allocated in. So one deleter serves both kinds and tells them apart by the address.
 class HostSideAllocator final : public c10::Allocator {
 public:
-  explicit HostSideAllocator(c10::Allocator* inner) : inner_(inner) {}
+  explicit HostSideAllocator(c10::Allocator& inner, const card::Arena& arena)
+      : inner_(inner), free_(inner.raw_deleter()), arena_(arena) {
+    TORCH_INTERNAL_ASSERT(free_ != nullptr, "the CPU allocator has no raw deleter");
+  }
 
   c10::DataPtr allocate(std::size_t nbytes) override {
     const c10::DeviceIndex index = tls_host_kernel_device;
-    if (C10_LIKELY(index == kNoDevice))
-      return inner_->allocate(nbytes);
-    if (nbytes == 0)
-      return {nullptr, c10::Device(c10::DeviceType::CPU)};
-    auto owner = lease(index, nbytes);
-    void* address = Runtime::get().arena().backing(owner->block->position);
-    return {address, owner.release(), &delete_newborn, c10::Device(c10::DeviceType::CPU)};
+    if (C10_LIKELY(index == kNoDevice || nbytes == 0)) {
+      c10::DataPtr data = inner_.allocate(nbytes);
+      [[maybe_unused]] const bool exchanged = data.compare_exchange_deleter(free_, &release);
+      return data;
+    }
+    void* address = arena_.backing(allocate_block(index, nbytes)->position);
+    return {address, address, &release, c10::Device(c10::DeviceType::CPU)};
   }
 
-  c10::DeleterFnPtr raw_deleter() const override {
-    return tls_host_kernel_device == kNoDevice ? inner_->raw_deleter() : nullptr;
-  }
-  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
-    return inner_->is_simple_data_ptr(data);
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* dest, const void* src, std::size_t count) const override {
-    inner_->copy_data(dest, src, count);
+    inner_.copy_data(dest, src, count);
   }
+
+  // The block behind memory from a HostKernelScope; null for other memory.
+  card::Block* block_of(const c10::DataPtr& data) const {
+    if (data.get_deleter() != &release || !arena_.holds_backing(data.get()))
+      return nullptr;
+    return owner_of(data.get()).memory().at(arena_.backing_position(data.get()));
+  }
+
+  static HostSideAllocator* instance;
 
 private:
-  c10::Allocator* const inner_;
+  static void release(void* address) {
+    const HostSideAllocator& self = *instance;
+    if (C10_LIKELY(!self.arena_.holds_backing(address))) {
+      self.free_(address);
+      return;
+    }
+    // A forked child inherits memory, but not the runtime that owns it.
+    if (!Runtime::started())
+      return;
+    card::RegionAllocator& memory = self.owner_of(address).memory();
+    memory.free(memory.at(self.arena_.backing_position(address)));
+  }
+
+  card::Device& owner_of(const void* address) const {
+    Runtime& runtime = Runtime::get();
+    return runtime.device(
+        static_cast<c10::DeviceIndex>(arena_.backing_position(address) / runtime.bytes_per_device()));
+  }
+
+  c10::Allocator& inner_;
+  const c10::DeleterFnPtr free_;
+  const card::Arena& arena_;
 };
+
+HostSideAllocator* HostSideAllocator::instance = nullptr;
 
 c10::CachingAllocator::StatArray stats_of(const card::Gauge& gauge) {
   c10::CachingAllocator::StatArray result;
@@ -138,7 +166,7 @@ c10::DataPtr SpyreAllocator::allocate(std::size_t nbytes) {
 c10::DataPtr SpyreAllocator::allocate_on(c10::DeviceIndex device, std::size_t nbytes) {
   if (nbytes == 0)
     return {nullptr, device_at(device)};
-  auto owner = lease(device, nbytes);
+  auto owner = std::make_unique<Lease>(device, allocate_block(device, nbytes));
   void* token = Runtime::get().arena().token(owner->block->position);
   return {token, owner.release(), &delete_lease, device_at(device)};
 }
@@ -201,9 +229,9 @@ SpyreAllocator& device_allocator() {
   return *allocator;
 }
 
-void install_host_side_allocator() {
-  static auto* allocator = new HostSideAllocator(c10::GetCPUAllocator());
-  c10::SetCPUAllocator(allocator, /*priority=*/255);
+void install_host_side_allocator(const card::Arena& arena) {
+  HostSideAllocator::instance = new HostSideAllocator(*c10::GetCPUAllocator(), arena);
+  c10::SetCPUAllocator(HostSideAllocator::instance, /*priority=*/255);
 }
 
 HostKernelScope::HostKernelScope(c10::DeviceIndex device) : outer_(tls_host_kernel_device) {
@@ -214,14 +242,15 @@ HostKernelScope::~HostKernelScope() {
   tls_host_kernel_device = outer_;
 }
 
-bool adopt(c10::StorageImpl& storage) {
+bool adopt(c10::StorageImpl& storage, c10::DeviceIndex device) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  auto* owner = data.cast_context<Lease>(&delete_newborn);
-  if (owner == nullptr)
+  card::Block* block = HostSideAllocator::instance->block_of(data);
+  if (block == nullptr)
     return false;
-  void* token = Runtime::get().arena().token(owner->block->position);
+  auto owner = std::make_unique<Lease>(device, block);
   data.release_context();
-  storage.set_data_ptr_noswap({token, owner, &delete_lease, device_at(owner->device)});
+  void* token = Runtime::get().arena().token(block->position);
+  storage.set_data_ptr_noswap({token, owner.release(), &delete_lease, device_at(device)});
   storage.set_allocator(&device_allocator());
   return true;
 }

@@ -63,7 +63,7 @@ SpyreAllocator& device_allocator();
 
 // Puts our allocator in front of the CPU allocator of the process. Outside of HostKernelScope it only passes
 // calls on.
-void install_host_side_allocator();
+void install_host_side_allocator(const card::Arena& arena);
 
 // While it lives, memory that host kernels allocate on this thread is device memory, so results are born on
 // the device.
@@ -78,8 +78,8 @@ private:
   const c10::DeviceIndex outer_;
 };
 
-// If `storage` was born on the device inside a HostKernelScope, makes it a device storage: same bytes, token
+// If `storage` was born on `device` inside a HostKernelScope, makes it a device storage: same bytes, token
 // address. Returns false for any other storage.
-bool adopt(c10::StorageImpl& storage);
+bool adopt(c10::StorageImpl& storage, c10::DeviceIndex device);
 
 } // namespace spyre::bridge

@@ -69,8 +69,8 @@ void HostViews::settle_storage(const Pair& pair) {
         c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(host.nbytes()), std::move(old),
         c10::GetCPUAllocator(), /*resizable=*/true);
     std::swap(fresh->_mutable_data_ptr_no_checks(), host._mutable_data_ptr_no_checks());
-    c10::DataPtr data = adopt(*fresh) ? std::move(fresh->_mutable_data_ptr_no_checks())
-                                      : copied(device_, fresh->data(), fresh->nbytes());
+    c10::DataPtr data = adopt(*fresh, device_) ? std::move(fresh->_mutable_data_ptr_no_checks())
+                                               : copied(device_, fresh->data(), fresh->nbytes());
     device.set_data_ptr_noswap(std::move(data));
   }
   if (host.nbytes() != device.nbytes())
@@ -83,7 +83,7 @@ c10::Storage HostViews::device_storage(const c10::Storage& storage) {
     if (pair.host.get() == impl)
       return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(pair.device));
   // Already moved over: several results may share a storage.
-  if (impl->device_type() == c10::DeviceType::PrivateUse1 || adopt(*impl))
+  if (impl->device_type() == c10::DeviceType::PrivateUse1 || adopt(*impl, device_))
     return storage;
   return {c10::Storage::use_byte_size_t(), impl->nbytes(), copied(device_, impl->data(), impl->nbytes()),
           &device_allocator(), /*resizable=*/true};

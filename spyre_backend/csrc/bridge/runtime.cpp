@@ -83,7 +83,7 @@ Runtime& Runtime::start() {
   if (instance_ != nullptr)
     return *instance_;
   auto* runtime = new Runtime(Settings::get());
-  install_host_side_allocator();
+  install_host_side_allocator(runtime->arena());
   pthread_atfork(nullptr, nullptr, [] {
     // Workers and locks of the parent don't exist here: the parent's runtime is left alone and never used
     // again.

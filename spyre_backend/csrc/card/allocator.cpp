@@ -230,6 +230,12 @@ void RegionAllocator::free(Block* block) {
   link(block);
 }
 
+Block* RegionAllocator::at(std::uint64_t position) const {
+  const std::lock_guard lock(mutex_);
+  const auto entry = live_.find(position);
+  return entry == live_.end() ? nullptr : entry->second;
+}
+
 std::optional<Block> RegionAllocator::find(std::uint64_t position) const {
   const std::lock_guard lock(mutex_);
   auto entry = live_.upper_bound(position);

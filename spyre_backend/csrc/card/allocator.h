@@ -71,6 +71,8 @@ public:
   // Ends the life of a block that allocate() returned. Throws MemoryFault for one that is not live.
   void free(Block* block);
 
+  // The live block that starts at `position` of the arena; null if none does.
+  Block* at(std::uint64_t position) const;
   // The live block that holds `position` of the arena, as a copy; none if the position is free.
   std::optional<Block> find(std::uint64_t position) const;
   // Throws MemoryFault unless [position, position + bytes) lies inside one live block.

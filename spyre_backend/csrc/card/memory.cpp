@@ -19,6 +19,11 @@ std::byte* reserve(std::uint64_t bytes, int protection) {
   return static_cast<std::byte*>(address);
 }
 
+// Bytes from `first` to `address`; very large when the address is before it.
+std::uint64_t distance(const void* address, const std::byte* first) {
+  return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(first);
+}
+
 } // namespace
 
 Arena::Arena(std::uint64_t bytes) : size_(bytes), backing_(reserve(bytes, PROT_READ | PROT_WRITE)) {
@@ -37,13 +42,19 @@ Arena::~Arena() {
 }
 
 bool Arena::holds_token(const void* address) const {
-  const auto value = reinterpret_cast<std::uintptr_t>(address);
-  const auto first = reinterpret_cast<std::uintptr_t>(token_);
-  return value >= first && value - first < size_;
+  return distance(address, token_) < size_;
+}
+
+bool Arena::holds_backing(const void* address) const {
+  return distance(address, backing_) < size_;
 }
 
 std::uint64_t Arena::position(const void* token) const {
-  return reinterpret_cast<std::uintptr_t>(token) - reinterpret_cast<std::uintptr_t>(token_);
+  return distance(token, token_);
+}
+
+std::uint64_t Arena::backing_position(const void* address) const {
+  return distance(address, backing_);
 }
 
 void Arena::discard(std::uint64_t position, std::uint64_t bytes) const {

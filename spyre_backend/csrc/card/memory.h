@@ -44,8 +44,11 @@ public:
   std::ptrdiff_t delta() const { return delta_; }
 
   bool holds_token(const void* address) const;
+  bool holds_backing(const void* address) const;
   // Position of a token inside the arena; only for addresses for which holds_token is true.
   std::uint64_t position(const void* token) const;
+  // The same for a backing address.
+  std::uint64_t backing_position(const void* address) const;
   // Gives the pages of [position, position + bytes) back to the host.
   void discard(std::uint64_t position, std::uint64_t bytes) const;
 
