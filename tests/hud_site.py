@@ -73,12 +73,12 @@ class Site:
 
     def get(self, path: str, **parameters: Any) -> Any:
         """A JSON document of the API."""
-        answer = self.http.get(f"/api/v1{path}", params=parameters)
+        answer = self.http.get(f"/api/v1{path}", params=parameters or None)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def page(self, path: str, **parameters: Any) -> str:
-        answer = self.http.get(path, params=parameters)
+        answer = self.http.get(path, params=parameters or None)
         assert answer.status_code == 200, answer.text
         return answer.text
 
