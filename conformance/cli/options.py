@@ -10,6 +10,7 @@ import typer
 from conformance.errors import ConformanceError
 from conformance.profile import load_profile
 from conformance.runner.run import Request
+from conformance.runner.units import parse_shard
 from conformance.selection.decide import POLICIES
 from conformance.selection.labels import parse_labels
 
@@ -118,6 +119,8 @@ def build_request(
         raise ConformanceError(f"--upstream {upstream}: no such folder; `conformance fetch` brings a checkout")
     if keyword:
         _check_keyword(keyword)
+    if shard:
+        parse_shard(shard)
     loaded = load_profile(profile)
     if device is not None and device.split(":")[0] != loaded.device:
         raise ConformanceError(

@@ -188,7 +188,10 @@ def scan_file(root: Path, path: str, size: int, mtime_ns: int) -> FileRow:
     except UnicodeDecodeError as error:
         row.error = f"not {error.encoding.upper()} at byte {error.start}"
     except SyntaxError as error:
-        row.error = f"line {error.lineno}: {error.msg}" if error.lineno else str(error)
+        # Without a line it is tokenize's: the first two lines are not what the file, or PEP 263, says they are.
+        row.error = (
+            f"line {error.lineno}: {error.msg}" if error.lineno else "not UTF-8, and no encoding declaration fits"
+        )
     except (ValueError, RecursionError, MemoryError, OSError) as error:
         row.error = f"{type(error).__name__}: {error}"
     return row

@@ -1,0 +1,148 @@
+"""C3, C4, C7 and C9: the static picture of a tree."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conformance.errors import ConformanceError
+from conformance.inventory import load_inventory
+from conformance.selection.changed import select_changed
+from conformance.selection.infer import infer
+from conformance.selection.labels import parse_labels, torch_labels
+
+BASE = """
+from torch.testing._internal.common_utils import TestCase, HardwareClassification
+class Base(TestCase):
+    hw_classification = HardwareClassification.GENERIC
+    def test_base(self): pass
+"""
+USER = """
+from base_util import Base
+from torch.testing._internal.common_device_type import instantiate_device_type_tests, onlyCUDA
+class TestInherits(Base):
+    def test_one(self): pass
+class TestOwn(Base):
+    hw_classification = HardwareClassification.ACCELERATOR
+    def test_two(self, device): pass
+    if True:
+        def test_conditional(self): pass
+class TestWrong(Base):
+    hw_classification = "cuda"
+    def test_three(self): pass
+class TestDevice:
+    @onlyCUDA
+    def test_four(self, device): torch.ones(1, device="cuda:0")
+class TestPlain:
+    def test_five(self): pass
+instantiate_device_type_tests(TestOwn, globals(), only_for=("cpu", "cuda"))
+instantiate_device_type_tests(TestDevice, globals())
+"""
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE_DIR", str(tmp_path / "cache"))
+    test = tmp_path / "tree" / "test"
+    (test / "nn").mkdir(parents=True)
+    (test / "base_util.py").write_text(BASE)
+    (test / "test_user.py").write_text(USER)
+    (test / "nn" / "test_far.py").write_text("import middle\n")
+    (test / "nn" / "middle.py").write_text("from base_util import Base\n")
+    (test / "test_syntax.py").write_text("def broken(:\n")
+    (test / "test_bytes.py").write_bytes(b"x = '\xff\xfe'\n")
+    (test / "test_cycle_a.py").write_text("from test_cycle_b import B\nclass A(B):\n    def test_a(self): pass\n")
+    (test / "test_cycle_b.py").write_text("from test_cycle_a import A\nclass B(A):\n    def test_b(self): pass\n")
+    return test.parent
+
+
+def classes(inventory, path):
+    return {cls.name: cls for cls in inventory.files[path].classes}
+
+
+def test_C3_counts_labels_and_errors(tree):
+    summary = load_inventory(tree).summary()
+    assert (summary["files"], summary["classes"], summary["tests"]) == (6, 7, 7)
+    assert summary["labels"] == {"ACCELERATOR": 1, "GENERIC": 1, "unclassified": 5}
+    errors = {error["file"]: error["error"] for error in summary["errors"]}
+    assert errors["test/test_syntax.py"].startswith("line 1:")
+    assert "UTF-8" in errors["test/test_bytes.py"].upper()
+    assert "must be a member" in errors["test/test_user.py"]
+
+
+def test_C3_mro_across_files_and_cycles(tree):
+    inventory = load_inventory(tree)
+    found = classes(inventory, "test/test_user.py")
+    assert found["TestInherits"].mro == ["test/base_util.py::Base"]
+    assert found["TestInherits"].label_from == "inherited from test/base_util.py::Base"
+    assert classes(inventory, "test/test_cycle_a.py")["A"].mro == ["test/test_cycle_b.py::B"]
+
+
+def test_C4_cache_follows_the_tree(tree):
+    assert not load_inventory(tree).cached
+    first = load_inventory(tree)
+    assert first.cached
+    path = tree / "test" / "test_user.py"
+    path.write_text(USER + "class TestNew:\n    def test_new(self): pass\n")
+    second = load_inventory(tree)
+    assert not second.cached
+    assert second.identity != first.identity
+    assert second.summary()["tests"] == first.summary()["tests"] + 1
+    path.unlink()
+    assert load_inventory(tree).summary()["files"] == 5
+
+
+def test_C4_a_spoiled_cache_is_no_cache(tree, tmp_path):
+    expected = load_inventory(tree).summary()
+    for path in (tmp_path / "cache" / "inventory").iterdir():
+        path.write_bytes(b"not a pickle")
+    assert load_inventory(tree).summary() == expected
+
+
+def test_C7_inference_has_evidence(tree):
+    inventory = load_inventory(tree)
+    row = inventory.files["test/test_user.py"]
+    found = classes(inventory, row.path)
+    device = infer(row, found["TestDevice"], inventory)
+    assert device.label == "CUDA"
+    assert any("limited to CUDA" in text for text in device.evidence)
+    assert infer(row, found["TestPlain"], inventory).label == "GENERIC"
+    assert all(infer(row, cls, inventory).evidence for cls in found.values())
+
+
+@pytest.mark.parametrize(
+    ("changed", "files"),
+    [
+        (["test/test_user.py"], {"test/test_user.py"}),
+        (["test/base_util.py"], {"test/test_user.py", "test/nn/test_far.py"}),
+        (["test/nn/middle.py", "README.md"], {"test/nn/test_far.py"}),
+        (["test/test_cycle_a.py"], {"test/test_cycle_a.py", "test/test_cycle_b.py"}),
+        (["torch/_tensor.py"], None),
+        (["test/test_user.py", "c10/core/Device.cpp"], None),
+        (["docs/source/x.md"], None),
+    ],
+)
+def test_C9_changed_files(tree, changed, files):
+    answer = select_changed(load_inventory(tree), changed)
+    assert (set(answer.files) if answer.files is not None else None) == files
+    if files is None:
+        assert "everything is taken" in answer.notes[-1]
+
+
+def test_C5_labels(tree):
+    assert parse_labels(["generic,accelerator", "DEVICE_GENERIC"]) == {"GENERIC", "ACCELERATOR"}
+    assert {"GENERIC", "ACCELERATOR", "CUDA"} <= set(torch_labels())
+    with pytest.raises(ConformanceError, match="unknown hardware classification NPU"):
+        parse_labels(["npu"])
+
+
+def test_not_a_checkout(tmp_path):
+    with pytest.raises(ConformanceError, match="no folder 'test'"):
+        load_inventory(tmp_path)
+
+
+@pytest.mark.skipif(not os.environ.get("CONFORMANCE_TREE_2_6"), reason="CONFORMANCE_TREE_2_6 names no 2.6.0 tree")
+def test_C3_figures_of_the_real_tree():
+    summary = load_inventory(Path(os.environ["CONFORMANCE_TREE_2_6"]), use_cache=False).summary()
+    assert (summary["files"], summary["classes"], summary["tests"]) == (855, 1883, 23788)
+    assert summary["labels"] == {"unclassified": 1883}

@@ -1,0 +1,95 @@
+"""C12 to C16: rules, their errors, their merging."""
+
+from datetime import date
+
+import pytest
+
+from conformance.errors import ConformanceError
+from conformance.ids import TestId
+from conformance.profile import load_profile
+from conformance.registry.load import load_rules
+from conformance.registry.match import Registry
+
+
+def rules(tmp_path, text):
+    path = tmp_path / "registry.yaml"
+    path.write_text("version: 1\nrules:\n" + text)
+    return load_rules(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("  - {test: a, action: skip}\n", "3:5", "reason: is missing"),
+        ("  - test: a\n    action: jump\n    reason: slow\n", "4:5", "action"),
+        ("  - test: a\n    action: skip\n    reason: because\n", "5:5", "reason"),
+        ("  - test: a\n    action: skip\n    reason: slow\n    ops: add\n", "6:5", "unknown key"),
+        ("  - action: skip\n    reason: slow\n", "3:5", "names no test"),
+        ("  - {test: a, action: xfail, reason: slow}\n", "3:5", "needs a signature"),
+        ("  - test: a\n    action: xfail\n    reason: slow\n    signature: {message: '('}\n", "6:17", "not a regular"),
+        ("  - test: a\n    action: skip\n    reason: slow\n    when: {torch: new}\n", "6:12", "not a version range"),
+        ("  - test: [\n", "4:1", "not YAML"),
+    ],
+)
+def test_C12_errors_name_file_line_and_column(tmp_path, text, where, what):
+    with pytest.raises(ConformanceError) as error:
+        rules(tmp_path, text)
+    assert f"registry.yaml:{where}: " in str(error.value)
+    assert what in str(error.value)
+
+
+LEVELS = """
+  - {id: file, file: test_x.py, action: skip, reason: slow}
+  - {id: class, class: TestC, action: skip, reason: slow}
+  - {id: test-glob, test: "test_*", action: skip, reason: slow}
+  - {id: test, test: test_a, action: skip, reason: slow}
+  - {id: op, op: add, action: quarantine, reason: crash}
+  - {id: op-dtype, op: add, dtype: complex64, action: xfail, reason: unsupported-dtype, signature: {message: complex}}
+  - {id: tolerance, op: add, action: tolerance, reason: numerics, tolerance: {atol: 0.1, rtol: 0.2}}
+  - {id: slow, test: test_a, action: slow, reason: slow, factor: 7}
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "first"),
+    [
+        (TestId("test/test_x.py", "TestD", "check", device="cpu"), "file"),
+        (TestId("test/test_x.py", "TestC", "check"), "class"),
+        (TestId("test/test_x.py", "TestC", "test_b"), "test-glob"),
+        (TestId("test/test_x.py", "TestC", "test_a"), "test"),
+        (TestId("test/test_x.py", "TestC", "test_a", "add", "float32"), "op"),
+        (TestId("test/test_x.py", "TestC", "test_a", "add", "float32,complex64"), "op-dtype"),
+    ],
+)
+def test_C14_the_most_specific_rule_wins(tmp_path, test, first):
+    registry = Registry(rules(tmp_path, LEVELS))
+    assert registry.matching(test)[0].id == first
+
+
+def test_C14_modifiers_add_to_the_verdict(tmp_path):
+    found = Registry(rules(tmp_path, LEVELS)).matching(TestId("test/test_x.py", "TestC", "test_a", "add", "float32"))
+    assert Registry.deadline_factor(found) == 7
+    assert Registry.tolerance(found) == (0.1, 0.2)
+
+
+def test_C13_conditions_and_expiry(tmp_path):
+    text = '  - {test: a, action: skip, reason: slow, expires: 2030-01-01, when: {torch: ">=2.14", min_devices: 2}}\n'
+    (rule,) = rules(tmp_path, text)
+    facts = {"torch": "2.14.1+cpu", "upstream": "", "platform": "linux", "devices": 2, "today": date(2029, 1, 1)}
+    assert rule.applies(**facts)
+    assert not rule.applies(**{**facts, "torch": "2.13.0"})
+    assert not rule.applies(**{**facts, "devices": 1})
+    assert not rule.applies(**{**facts, "today": date(2030, 1, 2)})
+
+
+def test_shipped_profiles_are_valid():
+    profile = load_profile("spyre")
+    names = [rule.name for rule in profile.rules()]
+    assert len(names) == len(set(names)) > 0
+    features = {rule.feature for rule in profile.rules() if rule.feature}
+    assert features <= set(profile.declared().features)
+
+
+def test_unknown_profile_names_the_known_ones():
+    with pytest.raises(ConformanceError, match="spyre"):
+        load_profile("nosuch")

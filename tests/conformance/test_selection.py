@@ -1,0 +1,133 @@
+"""C1, C5 to C7: selection and names against the installed torch itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+TREE = HERE / "labels_tree"
+
+UPSTREAM = """
+import json, sys, unittest
+sys.path.insert(0, sys.argv[1])
+from torch.testing._internal.common_utils import HardwareClassification, HardwareClassificationTestLoader
+import test_labels
+answer = {}
+for label in HardwareClassification:
+    loader = HardwareClassificationTestLoader({label})
+    suite = loader.loadTestsFromModule(test_labels)
+    cases = HardwareClassificationTestLoader.iter_test_cases_recursively(suite)
+    answer[label.name] = sorted(f"{type(c).__name__}.{c._testMethodName}" for c in cases)
+print("answer:" + json.dumps(answer))
+"""
+
+
+@pytest.fixture(scope="module")
+def upstream():
+    """What ``HardwareClassificationTestLoader`` selects, label by label."""
+    done = subprocess.run(
+        [sys.executable, "-c", UPSTREAM, str(TREE / "test")], capture_output=True, text=True,
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu",
+             "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    line = next(text for text in done.stdout.splitlines() if text.startswith("answer:"))
+    return json.loads(line.removeprefix("answer:"))
+
+
+@pytest.fixture(scope="module")
+def plan(conformance):
+    """Our plan of the same file with every label wanted, so that each test tells its own."""
+    labels = "GENERIC,ACCELERATOR,CPU,CUDA,MPS,XPU"
+    done = conformance(
+        "plan", "--json", "--profile", HERE / "cpu_profile", "--upstream", TREE, "--hw-classification", labels,
+        "--unclassified", "exclude", "test_labels.py",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_C6_same_answer_as_upstreams_loader(upstream, plan):
+    for label, cases in upstream.items():
+        ours = [row for row in plan["tests"] if row["label"] == label and row["action"] == "run"]
+        assert len(ours) == len(cases), (label, cases, ours)
+        methods = sorted(case.rpartition(".")[2] for case in cases)
+        for row, method in zip(sorted(ours, key=lambda r: r["id"].rpartition("::")[2]), methods, strict=True):
+            assert method.startswith(row["id"].rpartition("::")[2].partition("[")[0].partition("@")[0])
+    assert sum(map(len, upstream.values())) >= 9
+
+
+def test_C7_unclassified_are_listed_by_name(plan):
+    left = {row["id"] for row in plan["tests"] if row["label_source"] == "unclassified"}
+    assert left == {
+        "test/test_labels.py::TestTakenBack::test_a",
+        "test/test_labels.py::TestTakenBack::test_d",
+        "test/test_labels.py::TestPlain::test_e",
+        "test/test_labels.py::test_function",
+    }
+    assert {row["action"] for row in plan["tests"] if row["id"] in left} == {"deselected"}
+
+
+def test_C1_ids_of_instantiated_tests(plan):
+    ids = {row["id"] for row in plan["tests"]}
+    assert "test/test_labels.py::TestDevice::test_f@cpu" in ids
+    assert "test/test_labels.py::TestDevice::test_g[][][x_1]@cpu" in ids
+    assert "test/test_labels.py::TestParametrized::test_h[][][x_2]" in ids
+    assert "test/test_labels.py::TestMade::test_j" in ids
+
+
+def test_wheel_suite_names_operators_and_dtypes(conformance, tmp_path, results):
+    done = conformance(
+        "run", "--profile", HERE / "cpu_profile", "--output", tmp_path / "out", "--jobs", 1, "-k", "add and not addm",
+        "wheel/op_forward.py::TestOpForward",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines, summary = results(tmp_path / "out")
+    ran = {line["op"]: line for line in lines if line["outcome"] == "passed"}
+    assert "add" in ran and ran["add"]["dtype"] == "float32" and ran["add"]["label"] == "ACCELERATOR"
+    assert ran["add"]["id"] == "wheel/op_forward.py::TestOpForward::test_matches_cpu[add][float32]@cpu"
+    assert summary["balanced"] is True
+    assert summary["outcomes"]["deselected"] > 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["test_nothing.py"], 2, "no such test file"),
+        (["test_label.py"], 2, "near names: test/test_labels.py"),
+        (["TestGenerics.test_a"], 2, "near names: test/test_labels.py::TestGeneric"),
+        (["--hw-classification", "NPU"], 2, "unknown hardware classification NPU"),
+        (["--unclassified", "maybe"], 2, "exclude, include, infer"),
+        (["--shard", "3/2"], 2, "1 <= i <= n"),
+        (["-k", "a and ("], 2, "-k"),
+        (["--suite", "other"], 2, "only 'wheel'"),
+        (["--device", "cuda"], 2, "profile cpu is for cpu"),
+        (["--no-such-option"], 2, "No such option"),
+        (["--upstream", "/nonexistent/tree"], 2, "no such folder"),
+    ],
+)
+def test_usage_errors(conformance, tmp_path, arguments, code, text):
+    upstream = [] if "--upstream" in arguments else ["--upstream", TREE]
+    done = conformance("run", "--profile", HERE / "cpu_profile", "--output", tmp_path / "out", *upstream, *arguments)
+    assert done.returncode == code, done.stderr
+    assert text in done.stderr.replace("\n", " ")
+
+
+def test_a_backend_that_does_not_work_is_said(conformance, tmp_path):
+    (tmp_path / "profile.yaml").write_text("name: broken\nmodule: no_such_backend\ndevice: nothing\n")
+    done = conformance("run", "--profile", tmp_path, "--output", tmp_path / "out", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done.returncode == 2
+    assert "no_such_backend" in done.stderr
+
+
+def test_nothing_selected_is_a_failure(conformance, tmp_path):
+    done = conformance(
+        "run", "--profile", HERE / "cpu_profile", "--upstream", TREE, "--output", tmp_path / "out",
+        "test_labels.py::TestGeneric::test_none",
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "no test selected" in done.stderr
