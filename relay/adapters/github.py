@@ -56,15 +56,19 @@ class GitHubApp:
         self._client = client
         self._api = api_url.rstrip("/")
         self._app_id = app_id
-        self._private_key = private_key
+        # Reading the key checks it, which takes longer than many requests.
+        self._private_key = jwt.get_algorithm_by_name("RS256").prepare_key(private_key)
+        self._jwt = _Token("", 0.0)
         self._installations: dict[str, int] = {}
         self._tokens: dict[int, _Token] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     def _app_jwt(self) -> str:
         now = int(time.time())
-        claims = {"iat": now - 60, "exp": now + _JWT_SECONDS, "iss": self._app_id}
-        return jwt.encode(claims, self._private_key, algorithm="RS256")
+        if not now - _JWT_SECONDS / 2 < self._jwt.expires_at - _JWT_SECONDS <= now:
+            claims = {"iat": now - 60, "exp": now + _JWT_SECONDS, "iss": self._app_id}
+            self._jwt = _Token(jwt.encode(claims, self._private_key, algorithm="RS256"), now + _JWT_SECONDS)
+        return self._jwt.value
 
     async def _send(
         self, method: str, path: str, token: str, json: Any = None, params: dict[str, str] | None = None

@@ -321,7 +321,12 @@ def test_2_kill_9_at_random_moments(spawn: Callable[..., Process], peer: Peer, m
         thread.start()
     for who in ("worker", "api", "worker"):
         before = len(peer.dispatched())
-        wait_for(lambda before=before: len(peer.dispatched()) >= before + 10, 60, "dispatches go on")
+
+        def moved(before: int = before) -> bool:
+            assert all(process.popen.poll() is None for process in holder.values()), "a relay process ended by itself"
+            return len(peer.dispatched()) >= before + 10 or len(seen(peer)) == 12 * len(twenty)
+
+        wait_for(moved, 60, f"dispatches go on after {before}, before {who} is killed")
         time.sleep(chance.random() / 5)
         holder[who].kill()
         holder[who] = spawn(*(("worker",) if who == "worker" else ("serve", "--api-only")), **settings)
