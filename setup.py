@@ -40,7 +40,4 @@ class BuildWithExtension(build_py):
         super().run()
 
 
-setup(
-    cmdclass={"build_py": BuildWithExtension},
-    package_data={"spyre_backend": ["_C.*.so", "csrc/**/*.h", "csrc/**/*.cpp"]},
-)
+setup(cmdclass={"build_py": BuildWithExtension})
