@@ -129,7 +129,7 @@ def build_request(
     return Request(
         profile=loaded,
         upstream=upstream,
-        wheel=suite == "wheel" or upstream is None,
+        wheel=suite == "wheel" or upstream is None or any(name.startswith("wheel/") for name in targets or ()),
         targets=tuple(targets or ()),
         labels=parse_labels(labels) if labels else None,
         unclassified=unclassified,
