@@ -205,6 +205,10 @@ def test_repository_contents_commits_and_refs(lab) -> None:
     assert lab.client.get(f"{base}/commits/main").json()["sha"] == sha
     assert lab.client.get(f"{base}/branches/main").json()["commit"]["sha"] == sha
     assert lab.client.get(f"{base}/git/ref/heads/main").json()["object"]["sha"] == sha
+    template = "/repos/{owner}/{repo}/git/commits/{commit_sha}"
+    assert check(lab.client.get(f"{base}/git/commits/{sha}"), "get", template)["sha"] == sha
+    assert lab.client.get(f"{base}/git/commits/{'0' * 40}").status_code == 404
+    assert lab.client.get(f"{base}/git/commits/main").status_code == 422
     assert lab.client.get(f"/api/v3{base}").json()["full_name"] == lab.name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -12,6 +13,8 @@ from fastapi.responses import JSONResponse, Response
 from relay.emulator import git, payloads
 from relay.emulator.api.common import ApiError, Body, Permission, ServerDep, page, validation_failed
 from relay.emulator.state import Repository
+
+_FULL_SHA = re.compile(r"[0-9a-f]{40}")
 
 router = APIRouter(prefix="/repos/{owner}/{name}")
 
@@ -173,6 +176,19 @@ async def reference(ref: str, item: ReadContents, server: ServerDep) -> Any:
         "url": f"{api}/git/refs/{ref}",
         "object": {"type": "commit", "sha": sha, "url": f"{api}/git/commits/{sha}"},
     }
+
+
+@router.get("/git/commits/{sha}")
+async def commit_object(sha: str, item: ReadContents, server: ServerDep) -> Any:
+    """One commit as git's database has it; only its full SHA names it here."""
+    if not _FULL_SHA.fullmatch(sha):
+        raise ApiError(422, "The sha parameter must be exactly 40 characters and contain only [0-9a-f].")
+    directory, found_sha = await _commit(item, sha)
+    found = _rest_commit(server, item, (await git.commits(directory, found_sha, limit=1))[0])
+    inner = {key: value for key, value in found["commit"].items() if key != "comment_count"}
+    unsigned = {"verified": False, "reason": "unsigned", "signature": None, "payload": None, "verified_at": None}
+    outer = {key: found[key] for key in ("sha", "node_id", "html_url", "parents")}
+    return {**inner, **outer, "verification": unsigned}
 
 
 # --- pull requests --------------------------------------------------------------------------------------------------
