@@ -95,6 +95,13 @@ def test_out_is_resized_through_aliases_and_after_errors():
     assert (out + 1).tolist() == [2] * 6
 
 
+def test_composites_that_pytorch_refuses_on_unknown_devices_work():
+    x = torch.tensor([3.0, 1.0, 3.0], device=DEVICE)
+    values, indices = torch.empty(0, device=DEVICE), torch.empty(0, dtype=torch.int64, device=DEVICE)
+    torch.mode(x, out=(values, indices))
+    assert (values.item(), indices.item()) == (3, 2)
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 def test_overlapping_memory_is_seen_as_on_the_cpu(overlap):
     x = torch.arange(10.0, device=DEVICE)

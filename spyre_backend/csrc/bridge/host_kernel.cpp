@@ -368,6 +368,12 @@ const std::set<std::string_view>& own_operators() {
   return names;
 }
 
+// Operators that PyTorch composes for every device, but refuses on devices it does not know by name.
+const std::set<std::string_view>& host_composites() {
+  static const std::set<std::string_view> names{"aten::mode.values"};
+  return names;
+}
+
 // The table of PyTorch's own operators: every one with a CPU kernel gets a planned kernel, so that even
 // operators whose functional form would be composed on the device take one step.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
@@ -376,10 +382,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
     if (name.getNamespace() != "aten")
       continue;
     const auto op = dispatcher.findSchema(name);
-    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    if (!op || (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && host_composites().count(full) == 0) ||
         op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
       continue;
-    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     if (own_operators().count(full) != 0)
       continue;
     library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(*op)));
