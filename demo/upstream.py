@@ -143,6 +143,8 @@ def make_upstream(tree: Tree, cache: Path) -> tuple[Repository, str]:
         cache.mkdir(parents=True, exist_ok=True)
         repository.create()
         repository.commit_folder(tree.path, f"PyTorch {tree.version}", "main", ignored=True)
+        # One pack without deltas: made in a moment, and every job's fetch only copies from it.
+        repository.git("-c", "pack.window=0", "repack", "-a", "-d", "--quiet")
         partial.rename(final)
     repository = Repository(final)
     return repository, repository.git("rev-parse", "refs/heads/main")
