@@ -8,6 +8,7 @@
 TORCH ?= 2.14.1
 PYTHON ?= python3
 PYTEST_ARGS ?=
+BENCH ?= $(wildcard benchmarks/*/*.py)
 
 DEFAULT_TORCH := 2.14.1
 VENV := $(if $(filter $(DEFAULT_TORCH),$(TORCH)),.venv,.venv-$(TORCH))
@@ -51,7 +52,7 @@ format: setup
 	@git ls-files '*.cpp' '*.h' | xargs -r $(BIN)/clang-format -i
 
 bench: setup
-	@$(BIN)/python -m benchmarks
+	@set -e; for file in $(BENCH); do echo "bench: $$file"; $(BIN)/python $$file; done
 
 clean:
 	@rm -rf build spyre_backend/build *.egg-info

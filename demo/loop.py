@@ -198,8 +198,9 @@ class Loop:
         tree = self.tree or find_tree()
         if tree.note:
             self.say(f"upstream: no real tree can be had here ({tree.note}); going on with the bundled small one")
+        self.say(f"upstream: PyTorch {tree.version}, {tree.source}; committing it the first time takes a moment …")
         upstream, base_sha = make_upstream(tree, self.places.cache)
-        self.say(f"upstream: PyTorch {tree.version} from {tree.source}, base commit {base_sha[:12]}")
+        self.say(f"upstream: base commit {base_sha[:12]}")
         pulls = pulls_for(tree.source)
         for hours, pull in enumerate(pulls, start=1):
             upstream.commit_edit(base_sha, pull, hours)

@@ -22,7 +22,7 @@ from demo.upstream import Tree, make_upstream
 ROOT = Path(__file__).resolve().parents[2]
 # Three jobs with torch in them; a machine that is busy with something else is not a failure.
 pytestmark = pytest.mark.timeout(1800)
-BROKEN = "test_elementwise.py::TestElementwise::test_broadcast@spyre"
+BROKEN = "test/test_elementwise.py::TestElementwise::test_broadcast@spyre"
 
 
 @pytest.fixture(scope="module")
