@@ -69,6 +69,8 @@ BADGE_FILLS: Mapping[str, str] = {
 
 _HIDDEN = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")
 _KEPT = "\n\t"
+_WHEEL_SUITE = "wheel/"
+"""Prefix of the tests that come with conformance and need no checkout (docs/conformance.md, "Names")."""
 
 
 def visible(value: Any) -> Any:
@@ -141,12 +143,13 @@ def here(context: Context, **changes: object) -> str:
 
 
 def reproduce(page: Any, name: str) -> str:
-    """Commands that run one test again on the commit of its run."""
+    """Commands that run one test again, on the commit of its run and with the installed backend's profile."""
+    if name.startswith(_WHEEL_SUITE):
+        return f"conformance run --output out {_quoted(name)}"
     lines = []
     if page.sha:
         lines.append(f"git -C pytorch fetch origin {page.sha} && git -C pytorch checkout {page.sha}")
-    device = f" --device {page.device}" if page.device else ""
-    lines.append(f"conformance run --upstream pytorch{device} --output out {_quoted(name)}")
+    lines.append(f"conformance run --upstream pytorch --output out {_quoted(name)}")
     return "\n".join(lines)
 
 

@@ -47,10 +47,19 @@ def test_every_field_of_a_failure_is_shown(site: Site) -> None:
     assert (expected["rule"], expected["reason"], expected["issue"]) == ("ops.yaml:7", "no float32", "#12")
     assert rows[name_of("sub[float32]")]["fallback"]
     page = site.page(f"/run/{RUN}")
-    command = f"conformance run --upstream pytorch --device spyre --output out &#39;{name_of('add[float32]')}&#39;"
+    command = f"conformance run --upstream pytorch --output out &#39;{name_of('add[float32]')}&#39;"
     for text in ("12 differ", "line 3", command):
         assert text in page
     assert "no float32" in site.page(f"/run/{RUN}", outcome="xfailed")
+
+
+def test_a_test_of_the_wheel_suite_is_repeated_without_a_checkout(site: Site) -> None:
+    site.report(pulled("c"), "d1")
+    failed = {**line("add[float32]", "failed"), "id": "wheel/op_forward.py::TestOpForward::test_matches_cpu[add]@spyre"}
+    site.upload("d1", [failed])
+    page = site.page(f"/run/{RUN}")
+    assert "conformance run --output out &#39;wheel/op_forward.py::" in page
+    assert "--upstream" not in page
 
 
 def test_the_ingest_key_works_too_for_a_run_that_is_known(site: Site) -> None:
