@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ class Tree:
     Attributes:
         path: its root.
         version: the release it is, as it says itself.
-        source: ``git``, ``debian`` or ``bundled`` (a small tree of our own).
+        source: where it came from, in words; ``bundled`` for a small tree of our own.
         note: why it is not a real one; empty if it is.
     """
 
@@ -134,7 +135,8 @@ def make_upstream(tree: Tree, cache: Path) -> tuple[Repository, str]:
     Returns:
         The repository and the SHA of the base commit.
     """
-    final = cache / f"upstream-{tree.source}-{tree.version}.git"
+    name = re.sub(r"[^A-Za-z0-9.+]+", "-", f"{tree.source}-{tree.version}")
+    final = cache / f"upstream-{name}.git"
     partial = final.with_suffix(".partial")
     if not final.exists() or tree.source == "bundled":
         shutil.rmtree(partial, ignore_errors=True)

@@ -71,5 +71,16 @@ def load() -> None:
     lifecycle.install()
 
 
-# The name in the entry point.
-_autoload = load
+def _autoload() -> None:
+    """What ``import torch`` calls (entry point ``torch.backends``).
+
+    An installation without any binary was made for its other parts (a relay, or the conformance suite of another
+    backend), and must not stand in the way of PyTorch. In a checkout the missing step is named instead.
+
+    Raises:
+        ImportError, RuntimeError: as :func:`load`.
+    """
+    from spyre_backend import build
+
+    if build.in_checkout() or any(build.PACKAGE.glob("_C.torch-*.so")):
+        load()

@@ -40,6 +40,11 @@ def binary_for(torch_version: str) -> Path:
     return PACKAGE / f"_C.torch-{torch_minor(torch_version)}.{python_tag()}.so"
 
 
+def in_checkout() -> bool:
+    """Whether this package lies in the project's source tree, as an editable install does."""
+    return (PACKAGE.parent / "pyproject.toml").is_file()
+
+
 def find_compiler() -> list[str]:
     """The C++ compiler command: ``CXX`` if set, else c++, g++ or clang++.
 

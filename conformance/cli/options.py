@@ -16,7 +16,7 @@ from conformance.selection.labels import parse_labels
 
 ProfileOption = Annotated[
     str | None,
-    typer.Option("--profile", metavar="NAME|FILE", help="Backend profile [default: the installed backend's]."),
+    typer.Option("--profile", metavar="NAME|FILE", help="Backend profile (default: the installed backend's)."),
 ]
 UpstreamOption = Annotated[
     Path | None,
@@ -25,23 +25,23 @@ UpstreamOption = Annotated[
 SuiteOption = Annotated[
     str | None,
     typer.Option(
-        "--suite", metavar="wheel", help="Tests over the installed torch's databases [default without --upstream]."
+        "--suite", metavar="wheel", help="Tests over the installed torch's databases (default without --upstream)."
     ),
 ]
 DeviceOption = Annotated[
     str | None,
-    typer.Option("--device", metavar="TYPE", help="Device type [default: the profile's]; built-in types only."),
+    typer.Option("--device", metavar="TYPE", help="Device type (default: the profile's); built-in types only."),
 ]
 LabelsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--hw-classification", metavar="LABEL[,LABEL]", help="Labels to run [default: the profile's]; may be repeated."
+        "--hw-classification", metavar="LABEL[,LABEL]", help="Labels to run (default: the profile's); may be repeated."
     ),
 ]
 UnclassifiedOption = Annotated[
     str | None,
     typer.Option(
-        "--unclassified", metavar="|".join(POLICIES), help="Classes without a label [default: the profile's]."
+        "--unclassified", metavar="|".join(POLICIES), help="Classes without a label (default: the profile's)."
     ),
 ]
 KeywordOption = Annotated[str, typer.Option("-k", metavar="EXPR", help="pytest's keyword expression.")]
@@ -56,11 +56,11 @@ ChangedOption = Annotated[
 ]
 ShardOption = Annotated[str, typer.Option("--shard", metavar="i/n", help="Part i of n.")]
 JobsOption = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Worker processes [default: by cores and free memory].")
+    int | None, typer.Option("--jobs", min=1, help="Worker processes (default: by cores and free memory).")
 ]
 TimeoutOption = Annotated[
     float | None,
-    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Per-test deadline [default: the profile's]."),
+    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Per-test deadline (default: the profile's)."),
 ]
 TargetsArgument = Annotated[
     list[str] | None,

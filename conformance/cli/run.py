@@ -75,7 +75,7 @@ def run(
     jobs: o.JobsOption = None,
     timeout: o.TimeoutOption = None,
     strict: Annotated[
-        bool | None, typer.Option("--strict/--no-strict", help="Fail on unexpected passes [default: the profile's].")
+        bool | None, typer.Option("--strict/--no-strict", help="Fail on unexpected passes (default: the profile's).")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --output.")] = False,
     as_json: o.JsonOption = False,
@@ -89,6 +89,8 @@ def run(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
         keyword=keyword, changed=changed, shard=shard, jobs=jobs, timeout=timeout, targets=targets, strict=strict,
     )  # fmt: skip
+    # Workers run in another folder.
+    output = output.resolve()
     state = prepare_output(output, request, resume)
     outcome = Session(request, lambda text: typer.echo(text, err=True)).execute(state)
     raise typer.Exit(_publish(outcome, output, as_json))

@@ -37,8 +37,10 @@ def _git(*arguments: str, cwd: Path | None = None, timeout: float | None = None)
     except subprocess.TimeoutExpired:
         raise UnreachableError(f"git {arguments[0]}: no answer within {timeout:g} s") from None
     if done.returncode:
-        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
-        raise UnreachableError(f"git {arguments[0]}: {last.strip()}")
+        # git explains at length after the line that says what happened.
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+        cause = next((line for line in lines if line.startswith(("fatal:", "error:", "remote:"))), lines[-1])
+        raise UnreachableError(f"git {arguments[0]}: {cause}")
     return done.stdout
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,36 +162,3 @@ class Accounts:
                     "issue": self.issues.get(plan.rule, ""),
                     "fallback": row.fallback,
                 }
-
-
-def from_lines(lines: Iterable[str]) -> Accounts:
-    """Accounts of a finished run, read back from its ``results.jsonl``.
-
-    Raises:
-        ValueError: a line that is no result.
-    """
-    accounts = Accounts()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            accounts.plan(Planned(row["id"], row["label"], rule=row["rule"]))
-            if row["rule"] and row["issue"]:
-                accounts.issues[row["rule"]] = row["issue"]
-            accounts.record(
-                Attempt(
-                    row["id"],
-                    row["outcome"],
-                    row["attempt"],
-                    row["duration"],
-                    row["phase"],
-                    row["message"],
-                    row["trace"],
-                    row["reason"],
-                    row["fallback"],
-                )
-            )
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"line {number}: not a result line: {error}") from error
-    return accounts

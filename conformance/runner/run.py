@@ -316,7 +316,7 @@ class Session:
             finally:
                 supervisor.close()
         accounts = supervisor.accounts
-        if not accounts.planned and not supervisor.interrupted:
+        if accounts.outcomes()["deselected"] == len(accounts.planned) and not supervisor.interrupted:
             raise NothingSelectedError(
                 "no test selected: the chosen files have no test with the names, labels and device that were asked for"
             )

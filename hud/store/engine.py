@@ -14,6 +14,7 @@ from alembic.config import Config
 
 _BUSY_MILLISECONDS = 30_000
 _WRITE = "hud_write"
+_MIGRATION_LOCK = 0x6875_64  # any number that other users of the same server do not lock
 
 
 class Store:
@@ -25,8 +26,18 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
+        """Open it; nothing is connected yet.
+
+        Raises:
+            ValueError: another kind of database.
+        """
         self.url = sa.make_url(url)
-        self.sqlite = self.url.get_backend_name() == "sqlite"
+        kind = self.url.get_backend_name()
+        if kind not in ("sqlite", "postgresql"):
+            raise ValueError(f"a HUD stores in SQLite or PostgreSQL, not in {kind}")
+        if kind == "postgresql":
+            self.url = self.url.set(drivername="postgresql+psycopg")
+        self.sqlite = kind == "sqlite"
         options: dict[str, Any] = {} if self.sqlite else {"pool_size": 20, "max_overflow": 20, "pool_pre_ping": True}
         self.engine = sa.create_engine(self.url, **options)
         # Threads of this process queue here; SQLite's own lock polls, and would starve one of them under load.
@@ -54,8 +65,12 @@ class Store:
         """Bring the tables to the form that this version needs; nothing happens where they have it."""
         config = _alembic()
         with self.engine.connect() as connection:
+            if not self.sqlite:
+                # Replicas that start together wait here for the one that makes the tables.
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+            connection.commit()
 
     def check(self) -> None:
         """Raise SQLAlchemy's error where the store does not answer."""

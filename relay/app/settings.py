@@ -49,7 +49,10 @@ class _FileSource(PydanticBaseSettingsSource):
             try:
                 return Path(str(path)).expanduser().read_text(encoding="utf-8").strip(), field_name, False
             except (OSError, UnicodeDecodeError) as error:
-                raise ConfigurationError(f"{self._where}: {field_name}_file: cannot read {path}: {error}") from error
+                name = f"{field_name}_file" if self._where else f"{PREFIX}{field_name}_FILE".upper()
+                raise ConfigurationError(
+                    f"{self._where or 'environment'}: {name}: cannot read {path}: {error}"
+                ) from error
         return self._values.get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -146,7 +149,7 @@ class Settings(BaseSettings):
         return (
             kwargs["init_settings"],
             kwargs["env_settings"],
-            _FileSource(settings_cls, _environment_files(), "environment"),
+            _FileSource(settings_cls, _environment_files(), ""),
             _FileSource(settings_cls, _toml(), os.environ.get(CONFIG_VARIABLE, "")),
         )
 

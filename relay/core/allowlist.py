@@ -228,7 +228,7 @@ class _Reader:
         elif isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
             nodes = [(item.value, item) for item in node.value]
         else:
-            self.complain(node, "oncalls are text ('alice, bob') or a list")
+            self.complain(node, "oncalls are text ('oncall1, oncall2') or a list")
             return ()
         for name, where in nodes:
             if not _ONCALL.fullmatch(name):

@@ -143,12 +143,6 @@ async def resolve(directory: Path, revision: str) -> str | None:
     return output.decode().strip()
 
 
-async def resolve_many(directory: Path) -> dict[str, str]:
-    """Every ref with the object it points at."""
-    output = await git(directory, "for-each-ref", "--format=%(refname) %(objectname)")
-    return dict(line.split(" ", 1) for line in output.decode().splitlines())
-
-
 async def commits(directory: Path, revision: str, exclude: str | None = None, limit: int = 20) -> list[Commit]:
     """Commits of ``revision`` that ``exclude`` does not have, newest first."""
     arguments = ["log", f"--max-count={limit}", "-z", "--format=%H%n%T%n%P%n%cI%n%an%n%ae%n%cn%n%ce%n%B", revision]

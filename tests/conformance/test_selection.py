@@ -131,3 +131,21 @@ def test_nothing_selected_is_a_failure(conformance, tmp_path):
     )  # fmt: skip
     assert done.returncode == 3
     assert "no test selected" in done.stderr
+
+
+def test_a_keyword_that_matches_nothing_is_a_failure(conformance, tmp_path):
+    done = conformance(
+        "run", "--profile", HERE / "cpu_profile", "--upstream", TREE, "--output", tmp_path / "out",
+        "-k", "no_test_has_this_name", "test_labels.py",
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "no test selected" in done.stderr
+
+
+def test_a_relative_output_is_relative_to_where_the_command_runs(conformance, tmp_path, results):
+    done = conformance(
+        "run", "--profile", HERE / "cpu_profile", "--upstream", TREE, "--output", "out",
+        "--hw-classification", "GENERIC", "test_labels.py::TestGeneric", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert results(tmp_path / "out")[1]["outcomes"]["passed"] >= 1

@@ -35,7 +35,7 @@ WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium")
-    assert chromium, "the browser tests need Chromium: run `make setup-system`"
+    assert chromium, "the browser tests need Chromium: run `make setup-tests`"
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
         yield opened
@@ -97,7 +97,7 @@ def test_nothing_is_wider_than_a_telephone(page: Page, addresses: dict[str, str]
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", [*PAGES, "run", "diff", "test"])
 def test_axe_finds_nothing_in_either_theme(page: Page, addresses: dict[str, str], name: str, scheme: str) -> None:
-    assert AXE.exists(), "axe-core is not installed: run `make setup-system`"
+    assert AXE.exists(), "axe-core is not installed: run `make setup-tests`"
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.goto(addresses[name])
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")

@@ -24,7 +24,7 @@ L3:
     torch-spyre/torch-spyre: [oncall1, oncall2]
 L4:
   - org5/repo5: [oncall1]
-  - org6/repo6: alice, bob
+  - org6/repo6: oncall1, oncall2
 """
 
 
@@ -39,7 +39,7 @@ def test_1_3_the_allowlist_of_the_specification() -> None:
         "org6/repo6": "L4",
     }
     assert allowlist.get("Torch-Spyre/TORCH-spyre").device == "spyre"
-    assert allowlist.get("org6/repo6").oncalls == ("alice", "bob")
+    assert allowlist.get("org6/repo6").oncalls == ("oncall1", "oncall2")
     assert len(parse("", "empty.yml")) == 0
 
 
