@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from demo.loop import Loop, Places
 from demo.services import DemoError, Services
 
@@ -49,20 +51,25 @@ def main() -> int:
         0 done, 1 something failed, 2 another demo is running here, 130 interrupted.
     """
     build = _CHECKOUT / "build"
-    build.mkdir(exist_ok=True)
-    lock = (build / "demo.lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        print("demo: another demo is running in this checkout; stop it first (Ctrl-C where it runs).", file=sys.stderr)
-        return 2
-    signal.signal(signal.SIGTERM, _raise_interrupt)
     places = Places(checkout=_CHECKOUT, work=build / "demo", cache=build / "upstream")
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _raise_interrupt)
     try:
+        build.mkdir(exist_ok=True)
+        lock = (build / "demo.lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("demo: another demo is running in this checkout; stop it first (Ctrl-C there).", file=sys.stderr)
+            return 2
         shutil.rmtree(places.work, ignore_errors=True)
         places.work.mkdir(parents=True)
         with Services() as services:
-            _conclude(Loop(places, _say_since(time.monotonic())).run(services))
+            try:
+                _conclude(Loop(places, _say_since(time.monotonic())).run(services))
+            except httpx.HTTPError as error:
+                services.check()
+                raise DemoError(f"a server does not answer: {error}; its log is in {places.work}/logs.") from error
             if os.environ.get("DEMO_ONCE", "") not in ("", "0"):
                 return 0
             print("The servers stay up; Ctrl-C stops them.", flush=True)

@@ -32,7 +32,7 @@ def free_port() -> int:
         return port
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel to end this child when the demo is killed too hard to do it itself."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -69,7 +69,7 @@ class Service:
                 stderr=subprocess.STDOUT,
                 env=dict(self.env),
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def check(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.pulls import BUNDLED_TREE, Pull
-from demo.services import DemoError
+from demo.services import DemoError, die_with_parent
 
 _IDENTITY = {
     "GIT_AUTHOR_NAME": "demo",
@@ -76,10 +76,20 @@ class Repository:
             stdin=subprocess.DEVNULL if text is None else None,
             capture_output=True,
             text=True,
+            # Else a git that outlives a killed demo writes into what the next one makes.
+            preexec_fn=die_with_parent,
         )
         if done.returncode != 0:
             raise DemoError(f"git {arguments[0]} failed in {self.path}: {done.stderr.strip()}")
         return done.stdout
+
+    def complete(self) -> bool:
+        """Whether ``main`` and all that it holds are here."""
+        try:
+            self.git("rev-list", "--objects", "--quiet", "refs/heads/main")
+        except DemoError:
+            return False
+        return True
 
     def create(self) -> None:
         """Make it, empty, with branch ``main``."""
@@ -130,7 +140,8 @@ def make_upstream(tree: Tree, cache: Path) -> tuple[Repository, str]:
     """The upstream repository with the tree as the one commit of ``main``.
 
     Committing a whole PyTorch takes a while, so the repository is kept in ``cache``. It appears there only when it is
-    complete: a demo that was killed in the middle leaves a temporary name, which the next one removes.
+    complete: a demo that was killed in the middle leaves a temporary name, which the next one removes. One that was
+    damaged since is made again.
 
     Returns:
         The repository and the SHA of the base commit.
@@ -138,7 +149,7 @@ def make_upstream(tree: Tree, cache: Path) -> tuple[Repository, str]:
     name = re.sub(r"[^A-Za-z0-9.+]+", "-", f"{tree.source}-{tree.version}")
     final = cache / f"upstream-{name}.git"
     partial = final.with_suffix(".partial")
-    if not final.exists() or tree.source == "bundled":
+    if tree.source == "bundled" or not final.exists() or not Repository(final).complete():
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(final, ignore_errors=True)
         repository = Repository(partial)

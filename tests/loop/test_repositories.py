@@ -1,5 +1,6 @@
 """The demo's two repositories say exactly what the folders they are made from say."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -39,6 +40,22 @@ def test_a_repository_that_was_half_made_is_not_used(tree, tmp_path):
     repository, _ = make_upstream(tree, tmp_path / "cache")
     assert show(repository, "main:test/test_a.py") == "first\nsecond"
     assert not partial.exists()
+
+
+@pytest.mark.parametrize("damage", ["empty folder", "no commits", "an object is gone"])
+def test_a_damaged_repository_is_made_again(tree, tmp_path, damage):
+    cache = tmp_path / "cache"
+    repository, sha = make_upstream(tree, cache)
+    if damage == "an object is gone":
+        for pack in repository.path.glob("objects/pack/*.pack"):
+            pack.unlink()
+    else:
+        shutil.rmtree(repository.path)
+        repository.path.mkdir()
+        if damage == "no commits":
+            repository.create()
+    assert make_upstream(tree, cache)[1] == sha
+    assert show(repository, "main:test/test_a.py") == "first\nsecond"
 
 
 def test_a_pull_request_is_one_commit_on_the_base_with_only_its_edit(tree, tmp_path):
