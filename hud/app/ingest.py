@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
@@ -79,7 +80,7 @@ def _take_report(hud: Hud, body: bytes) -> JSONResponse:
 def _parse_report(body: bytes) -> tuple[HudReport, str]:
     """The report with storable text, and the key of its run, which is made from the text as it was sent."""
     try:
-        document = json.loads(body, parse_constant=_no_constant)
+        document = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         cleaned = clean_tree(document)
     except RecursionError as error:
         raise Refusal(422, "body: nested too deeply", "body") from error
@@ -96,6 +97,13 @@ def _parse_report(body: bytes) -> tuple[HudReport, str]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {digits[:40]} is too large")
+    return number
 
 
 def _claimed_repo(body: bytes) -> str | None:

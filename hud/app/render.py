@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import unicodedata
 from collections.abc import Mapping
@@ -86,8 +87,8 @@ def visible(value: Any) -> Any:
 
 
 def duration(seconds: float | None) -> str:
-    """``40 s``, ``12 min``, ``3 h 5 min``, ``4 d``; a dash where it is unknown."""
-    if seconds is None:
+    """``40 s``, ``12 min``, ``3 h 5 min``, ``4 d``; a dash where it is unknown or impossible."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return "–"
     if seconds < 10:
         return f"{seconds:.3f} s" if seconds < 0.1 else f"{seconds:.1f} s"

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from hud.core.outcomes import FAILING, Outcome, combine
 from hud.core.snapshot import Entry, Note
@@ -29,11 +29,16 @@ def _text(value: object) -> object:
     return "" if value is None else str(value) if isinstance(value, (int, float)) else value
 
 
+def _possible(seconds: float | None) -> float | None:
+    return seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0 else None
+
+
 Text = Annotated[str, BeforeValidator(_text)]
+Seconds = Annotated[float | None, AfterValidator(_possible)]
 
 
 class TestLine(BaseModel):
-    """One attempt of one test. Fields that are not named here are ignored."""
+    """One attempt of one test. Fields that are not named here are ignored, an impossible duration is an unknown one."""
 
     __test__ = False  # not a pytest class
 
@@ -46,7 +51,7 @@ class TestLine(BaseModel):
     dtype: Text = ""
     device: Text = ""
     attempt: int = Field(default=1, ge=1)
-    duration: float | None = None
+    duration: Seconds = None
     phase: Text = ""
     message: Text = ""
     trace: Text = ""
@@ -153,7 +158,7 @@ def _from_case(case: ET.Element) -> TestLine:
         file=file,
         cls=cls,
         test=name,
-        duration=seconds if seconds is not None and math.isfinite(seconds) else None,
+        duration=seconds,
         message=message,
         trace=trace,
         reason=reason,

@@ -139,11 +139,19 @@ def test_a_bad_field_is_named(sqlite_site: Site, path: list[str], value: object,
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"trusted": NaN}', b"\xff\xfe", b'"\\ud800"']
+    "body",
+    [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"trusted": NaN}', b'{"trusted": 1e999}', b"\xff\xfe", b'"\\ud800"'],
 )
 def test_what_is_not_a_report_is_refused_not_a_crash(sqlite_site: Site, body: bytes) -> None:
     answer = sqlite_site.post(body)
     assert answer.status_code == 422 and answer.json()["field"]
+
+
+def test_an_endless_queue_time_is_refused(sqlite_site: Site) -> None:
+    body = json.dumps(report(pulled("c"), "d1")).replace('"queue_time": 12.5', '"queue_time": 1e999').encode()
+    answer = sqlite_site.http.post("/api/crcr/results", content=body, headers={"x-hud-internal-bot": KEY})
+    assert answer.status_code == 422 and "1e999" in answer.json()["error"]
+    assert sqlite_site.get("/prs")["total"] == 0
 
 
 def test_a_push_and_a_nightly_run_are_stored_without_a_pull_request(site: Site) -> None:

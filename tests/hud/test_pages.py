@@ -13,6 +13,7 @@ import httpx
 import pytest
 from hud_site import DEVICE, REPO, Site, line, name_of, pulled, pushed, served, sha
 
+from hud.app.render import duration
 from hud.seed import BACKENDS, PULL, seed
 from hud.store import Store, open_store
 
@@ -282,6 +283,11 @@ def test_a_non_sha_is_never_shown_or_linked_as_one(site: Site) -> None:
     site.report(payload, "d1", status="completed", conclusion="success")
     shown = site.get("/pr/7")
     assert shown["base_sha"] is None and "vs an unknown base" in site.page("/pr/7")
+
+
+@pytest.mark.parametrize("seconds", [None, float("inf"), float("-inf"), float("nan"), -1.0])
+def test_an_impossible_duration_is_shown_as_unknown(seconds: float | None) -> None:
+    assert duration(seconds) == "–"
 
 
 def test_the_device_belongs_to_the_backend_not_to_the_name(site: Site) -> None:

@@ -53,6 +53,31 @@ def test_every_field_of_a_failure_is_shown(site: Site) -> None:
     assert "no float32" in site.page(f"/run/{RUN}", outcome="xfailed")
 
 
+@pytest.mark.parametrize("said", ["Infinity", "-Infinity", "NaN", "1e999", '"inf"', "-1.5", "-1e-9"])
+def test_an_impossible_duration_is_unknown_and_the_run_can_be_read(sqlite_site: Site, said: str) -> None:
+    sqlite_site.report(pulled("c"), "d1", **DONE)
+    body = b"".join(
+        json.dumps({**line(name, outcome), "message": odd, "duration": "@"}).replace('"@"', said).encode() + b"\n"
+        for name, outcome, odd in (("add[float32]", "failed", "no"), ("mul[float32]", "failed", "\ud800"))
+    )
+    assert sqlite_site.upload("d1", body).json()["tests"] == 2
+    rows = sqlite_site.get(f"/runs/{RUN}", outcome="all")["rows"]
+    assert [row["seconds"] for row in rows] == [None, None]
+    assert name_of("add[float32]") in sqlite_site.page(f"/run/{RUN}")
+    for kind in ("jsonl", "csv", "xml"):
+        assert sqlite_site.http.get(f"/api/v1/runs/{RUN}/tests.{kind}").status_code == 200
+
+
+def test_an_impossible_time_of_junit_is_unknown(sqlite_site: Site) -> None:
+    cases = "".join(
+        f'<testcase name="t{place}" time="{said}"><failure message="no"/></testcase>'
+        for place, said in enumerate(("inf", "nan", "-3", "1e999", "soon"))
+    )
+    assert sqlite_site.upload("d1", f"<testsuite>{cases}</testsuite>".encode()).json()["tests"] == 5
+    rows = sqlite_site.get(f"/runs/{RUN}", outcome="all")["rows"]
+    assert [row["seconds"] for row in rows] == [None] * 5
+
+
 def test_a_test_of_the_wheel_suite_is_repeated_without_a_checkout(site: Site) -> None:
     site.report(pulled("c"), "d1")
     failed = {**line("add[float32]", "failed"), "id": "wheel/op_forward.py::TestOpForward::test_matches_cpu[add]@spyre"}
