@@ -112,6 +112,13 @@ def _sha(payload: dict[str, Any], path: str) -> str:
     return value
 
 
+def _pr_number(payload: dict[str, Any]) -> int:
+    number: int = _at(payload, "pull_request.number", int)
+    if not 1 <= number < 2**31:
+        raise PayloadError(f"field 'pull_request.number' is {number}, which is no pull request's number")
+    return number
+
+
 def repository(payload: dict[str, Any]) -> str | None:
     """``repository.full_name``, or ``None`` for events that have no repository."""
     node = payload.get("repository")
@@ -160,7 +167,7 @@ def _gate(payload: dict[str, Any]) -> Gate:
     devices = sorted({name[len(GATE_PREFIX) :].lower() for name in names if name.startswith(GATE_PREFIX)} - {""})
     updated_at = pull.get("updated_at")
     return Gate(
-        pr_number=_at(payload, "pull_request.number", int),
+        pr_number=_pr_number(payload),
         head_sha=_sha(payload, "pull_request.head.sha"),
         devices=tuple(devices),
         updated_at=updated_at if isinstance(updated_at, str) else "",

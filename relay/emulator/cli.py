@@ -90,7 +90,11 @@ def check(
 
     def read(path: str) -> str | None:
         file = root / path
-        return file.read_text(encoding="utf-8") if file.is_file() else None
+        try:
+            return file.read_text(encoding="utf-8") if file.is_file() else None
+        except (OSError, UnicodeDecodeError) as error:
+            typer.echo(f"{file}: cannot be read: {error}", err=True)
+            raise typer.Exit(2) from error
 
     found = False
     for file in files:

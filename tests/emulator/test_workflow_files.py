@@ -111,6 +111,8 @@ def test_our_files_are_clean_under_zizmor_and_it_would_notice(tmp_path: Path) ->
         ("{run: x, with: {a: b}}", 7, "'with' goes with 'uses'"),
         ("{run: x, foo: bar}", 7, "unknown key 'foo' in the step"),
         ("{run: x, id: '1a'}", 7, "not a step id"),
+        ("{run: x, timeout-minutes: 0}", 7, "'timeout-minutes' must be a number of minutes above 0"),
+        ("{run: x, continue-on-error: maybe}", 7, "'continue-on-error' must be true or false"),
         ("run: echo ${{ nowhere.x }}", 7, "context 'nowhere' is not available here"),
         ("run: echo ${{ github.x", 7, "without"),
         ("{run: x, if: secrets.A != ''}", 7, "context 'secrets' is not available here"),
@@ -133,6 +135,11 @@ def test_step_that_cannot_run_is_named(step: str, line: int, part: str) -> None:
         ("needs: nobody", "needs 'nobody', which does not exist"),
         ("needs: a", "needs itself"),
         ("strategy: {matrix: {x: 1}}", "matrix.x must be a list"),
+        ("strategy: {matrix: 5}", "'matrix' must be a mapping or one expression"),
+        ("strategy: {matrix: {x: [1]}, fail-fast: 7}", "'fail-fast' must be true or false"),
+        ("timeout-minutes: abc", "'timeout-minutes' must be a number of minutes above 0"),
+        ("timeout-minutes: .nan", "'timeout-minutes' must be a number of minutes above 0"),
+        ("continue-on-error: 7", "'continue-on-error' must be true or false"),
         ("permissions: everything", "must be a mapping, read-all or write-all"),
         ("env: {A: '${{ env.B }}'}", "context 'env' is not available here"),
         ("if: hashFiles('x')", "hashFiles() is available in steps only"),
@@ -206,6 +213,11 @@ def test_on_is_a_key_and_not_true() -> None:
     assert set(read_triggers("on: [push, pull_request]\njobs: {}\n", "w.yml")) == {"push", "pull_request"}
 
 
+def test_types_of_an_event_are_text() -> None:
+    found = problems("on:\n  repository_dispatch:\n    types: 5\njobs: {}\n")
+    assert "w.yml:3: 'types' must be text or a list of it" in found
+
+
 def test_check_command(tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "relay.emulator.cli", "check", *arguments]
@@ -216,3 +228,9 @@ def test_check_command(tmp_path: Path) -> None:
     done = run("w.yml", "--root", str(tmp_path))
     assert done.returncode == 1 and "w.yml:5: 'container'" in done.stderr
     assert run("none.yml").returncode == 2
+    (tmp_path / "w.yml").write_bytes(b"\xff\xfe")
+    done = run("w.yml", "--root", str(tmp_path))
+    assert done.returncode == 2 and "cannot be read" in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "w.yml").write_text("on: push\njobs: " + "[" * 3000 + "]" * 3000 + "\n")
+    done = run("w.yml", "--root", str(tmp_path))
+    assert done.returncode == 1 and "w.yml:1: nested too deeply" in done.stderr

@@ -110,6 +110,8 @@ def test_1_1_bad_bodies_are_400(shared: Running, body: bytes) -> None:
         ("pull_request", None),
         ("pull_request.number", "7"),
         ("pull_request.number", True),
+        ("pull_request.number", -1),
+        ("pull_request.number", 0),
         ("pull_request.head", None),
         ("pull_request.head.sha", "main"),
         ("pull_request.head.sha", 5),

@@ -33,6 +33,7 @@ _ARITY: dict[str, tuple[int, int]] = {
     "cancelled": (0, 0),
 }
 _MAX_DEPTH = 50
+_SHOWN = 80  # characters of an expression in a message
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -88,7 +89,8 @@ class _Parser:
         self.depth = 0
 
     def fail(self, what: str) -> ExpressionError:
-        return ExpressionError(f"{what} in {self.text.strip()!r}")
+        text = self.text.strip()
+        return ExpressionError(f"{what} in {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'!r}")
 
     def peek(self) -> tuple[str, str]:
         return self.tokens[self.position] if self.position < len(self.tokens) else ("end", "")

@@ -143,6 +143,8 @@ class _Loader:
             raise WorkflowError([f"{self.file}:{line}: not YAML: {error.problem or error.context}"]) from error
         except YAMLError as error:
             raise WorkflowError([f"{self.file}:1: not YAML: {error}"]) from error
+        except RecursionError:
+            raise WorkflowError([f"{self.file}:1: nested too deeply"]) from None
         if not isinstance(root, CommentedMap):
             raise WorkflowError([f"{self.file}:1: the file is not a mapping"])
         return root
@@ -179,6 +181,27 @@ class _Loader:
             self.problem(self.line(node, key), f"'{key}' must be text, a number or true/false")
             return None
         return self.template(value, self.line(node, key), where)
+
+    def minutes(self, node: CommentedMap, where: str) -> Template | None:
+        """``timeout-minutes``; what an expression gives is checked when the job runs."""
+        value, key = node.get("timeout-minutes"), "timeout-minutes"
+        if not isinstance(value, str) or "${{" not in value:
+            try:
+                fits = value is None or (not isinstance(value, bool) and 0 < float(value) < float("inf"))
+            except (TypeError, ValueError):
+                fits = False
+            if not fits:
+                self.problem(self.line(node, key), f"'{key}' must be a number of minutes above 0")
+                return None
+        return self.text(node, key, where)
+
+    def flag(self, node: CommentedMap, key: str, where: str) -> Template | None:
+        """A boolean or an expression that gives one."""
+        value = node.get(key)
+        if value is None or isinstance(value, bool) or (isinstance(value, str) and "${{" in value):
+            return self.text(node, key, where)
+        self.problem(self.line(node, key), f"'{key}' must be true or false")
+        return None
 
     def template(self, value: Any, line: int, where: str) -> Template | None:
         if isinstance(value, bool):
@@ -251,9 +274,18 @@ class _Loader:
                 if value.get(event) is not None and not isinstance(value[event], CommentedMap):
                     self.problem(self.line(value, event), f"'{event}' must be a mapping")
                     value[event] = None
+                elif value.get(event) is not None:
+                    self.types(value[event])
             return dict(value)
         self.problem(1, "the workflow has no 'on'")
         return {}
+
+    def types(self, trigger: CommentedMap) -> None:
+        held = trigger.get("types")
+        names = held if isinstance(held, CommentedSeq) else [] if held is None else [held]
+        if not all(isinstance(name, str) for name in names):
+            self.problem(self.line(trigger, "types"), "'types' must be text or a list of it")
+            trigger["types"] = None
 
     def workflow(self, root: CommentedMap) -> Workflow:
         self.known(
@@ -402,8 +434,8 @@ class _Loader:
             outputs=self.texts(node, "outputs", "job.outputs"),
             env=self.texts(node, "env", "job.env"),
             defaults=self.defaults(node, "job.defaults"),
-            timeout_minutes=self.text(node, "timeout-minutes", "job"),
-            continue_on_error=self.text(node, "continue-on-error", "job"),
+            timeout_minutes=self.minutes(node, "job"),
+            continue_on_error=self.flag(node, "continue-on-error", "job"),
             strategy=self.strategy(node),
             steps=self.steps(steps, "step"),
         )
@@ -440,13 +472,16 @@ class _Loader:
         self.known(held, ("matrix", "fail-fast", "max-parallel"), {}, "'strategy'")
         line = self.line(held, "matrix")
         matrix = self.deep(held.get("matrix"), line, "job.strategy")
+        if matrix is not None and not isinstance(matrix, (dict, Template)):
+            self.problem(line, "'matrix' must be a mapping or one expression")
+            matrix = None
         if isinstance(matrix, dict):
             for name, values in matrix.items():
                 if not isinstance(values, (list, Template)):
                     self.problem(line, f"matrix.{name} must be a list or one expression")
         return Strategy(
             matrix,
-            self.text(held, "fail-fast", "job.strategy"),
+            self.flag(held, "fail-fast", "job.strategy"),
             self.text(held, "max-parallel", "job.strategy"),
         )
 
@@ -513,8 +548,8 @@ class _Loader:
             env=self.texts(node, "env", where),
             shell=shell,
             working_directory=self.text(node, "working-directory", where),
-            continue_on_error=self.text(node, "continue-on-error", where),
-            timeout_minutes=self.text(node, "timeout-minutes", where),
+            continue_on_error=self.flag(node, "continue-on-error", where),
+            timeout_minutes=self.minutes(node, where),
         )
 
     def uses(self, uses: str, inputs: dict[str, Template], line: int) -> None:
