@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from conformance.errors import ConformanceError
 from conformance.registry.load import load_capabilities, load_rules, load_yaml
@@ -16,6 +16,29 @@ from conformance.registry.model import Capabilities, Rule
 BUILTIN = Path(__file__).parent / "profiles"
 TORCH_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "meta", "lazy", "xla")
 """Device types that PyTorch itself names; every other one is a PrivateUse1 backend's."""
+
+LONGEST = 604_800.0
+"""Seconds of a week; longer deadlines are slips of the keyboard, and the system's timers refuse some of them."""
+
+
+def _variable(name: str) -> str:
+    if not name or "=" in name:
+        raise ValueError("the name of an environment variable is not empty and has no '='")
+    return _system_text(name)
+
+
+def _system_text(text: str) -> str:
+    """What a process can be given in its environment."""
+    if "\0" in text:
+        raise ValueError("a NUL character cannot stand in the environment of a process")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which no process can be given") from None
+    return text
+
+
+Seconds = Annotated[float, Field(gt=0, le=LONGEST)]
 
 
 class Policy(BaseModel):
@@ -36,8 +59,8 @@ class Policy(BaseModel):
 
     labels: tuple[str, ...] = ("ACCELERATOR",)
     unclassified: Literal["exclude", "include", "infer"] = "infer"
-    timeout: float = Field(default=60.0, gt=0)
-    import_timeout: float = Field(default=300.0, gt=0)
+    timeout: Seconds = 60.0
+    import_timeout: Seconds = 300.0
     jobs: int = Field(default=0, ge=0)
     strict: bool = False
     rerun: int = Field(default=1, ge=0, le=5)
@@ -61,10 +84,10 @@ class Profile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
-    module: str = ""
-    device: str
+    module: Annotated[str, Field(pattern=r"^(|\w+(\.\w+)*)$")] = ""
+    device: Annotated[str, Field(pattern=r"^\w+$")]
     description: str = ""
-    environment: dict[str, str] = {}
+    environment: dict[Annotated[str, AfterValidator(_variable)], Annotated[str, AfterValidator(_system_text)]] = {}
     fallbacks: Annotated[str, Field(pattern=r"^(|[\w.]+:[\w.]+)$")] = ""
     upstream_files: tuple[str, ...] = ()
     wheel_files: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -73,7 +74,7 @@ def changed_files(values: list[str] | None) -> tuple[str, ...] | None:
     """Expands ``@LIST`` entries and comma- or newline-free names.
 
     Raises:
-        ConformanceError: a list file cannot be read.
+        ConformanceError: a list file cannot be read or is no UTF-8 text.
     """
     if values is None or not values:
         return None
@@ -83,7 +84,11 @@ def changed_files(values: list[str] | None) -> tuple[str, ...] | None:
             try:
                 names += Path(value[1:]).read_text(encoding="utf-8").splitlines()
             except OSError as error:
-                raise ConformanceError(f"--changed {value}: cannot be read: {error}") from error
+                raise ConformanceError(f"--changed {value}: cannot be read: {error.strerror or error}") from error
+            except UnicodeDecodeError as error:
+                raise ConformanceError(
+                    f"--changed {value}: is no UTF-8 text (byte {error.start}); expected one file name per line"
+                ) from error
         else:
             names.append(value)
     return tuple(name.strip() for name in names if name.strip())
@@ -121,6 +126,8 @@ def build_request(
         _check_keyword(keyword)
     if shard:
         parse_shard(shard)
+    if timeout is not None and not math.isfinite(timeout):
+        raise ConformanceError(f"--timeout {timeout}: expected a number of seconds")
     loaded = load_profile(profile)
     if device is not None and device.split(":")[0] != loaded.device:
         raise ConformanceError(

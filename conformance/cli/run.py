@@ -15,7 +15,7 @@ from conformance.cli.app import app
 from conformance.errors import Exit
 from conformance.reports.actions import append_summary, error_commands, in_actions
 from conformance.reports.write import markdown, write_junit, write_results, write_summary
-from conformance.runner.run import STATE, Outcome, Session, prepare_output
+from conformance.runner.run import STATE, Outcome, Session, absolute_output, prepare_output
 
 
 def _publish(outcome: Outcome, output: Path, as_json: bool) -> int:
@@ -90,7 +90,7 @@ def run(
         keyword=keyword, changed=changed, shard=shard, jobs=jobs, timeout=timeout, targets=targets, strict=strict,
     )  # fmt: skip
     # Workers run in another folder.
-    output = output.resolve()
+    output = absolute_output(output)
     state = prepare_output(output, request, resume)
     outcome = Session(request, lambda text: typer.echo(text, err=True)).execute(state)
     raise typer.Exit(_publish(outcome, output, as_json))

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.errors import ConformanceError
@@ -35,16 +35,23 @@ class Tree:
 
 def tree_folder(key: str) -> Path:
     """Folder of a tree in the cache."""
-    return cache_root() / "upstream" / re.sub(r"[^A-Za-z0-9._+-]", "_", key)
+    return cache_root().absolute() / "upstream" / re.sub(r"[^A-Za-z0-9._+-]", "_", key)
 
 
 def stored(folder: Path) -> Tree | None:
-    """A tree that an earlier fetch completed; the mark is written last, inside the folder, before it gets its name."""
+    """A tree that an earlier fetch completed; the mark is written last, inside the folder, before it gets its name.
+
+    A mark that cannot be used counts as no tree. It says nothing about where the tree lies: a cache can be moved.
+    """
     try:
-        tree = Tree(**json.loads((folder / MARK).read_text()))
-    except (OSError, TypeError, json.JSONDecodeError):
+        record = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        version, source = record["version"], record["source"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return tree if (folder / "tree" / "test").is_dir() else None
+    tree = folder / "tree"
+    if not isinstance(version, str) or not isinstance(source, str) or not (tree / "test").is_dir():
+        return None
+    return Tree(str(tree), version, source)
 
 
 @contextlib.contextmanager
@@ -85,14 +92,13 @@ def keep(key: str, bring: Callable[[Path], tuple[str, str]], say: Callable[[str]
                 version, source = bring(part / "tree")
                 if not (part / "tree" / "test").is_dir():
                     raise ConformanceError(f"{source}: this is no PyTorch tree, it has no folder 'test'")
-                tree = Tree(str(folder / "tree"), version, source)
-                (part / MARK).write_text(json.dumps(asdict(tree)))
+                (part / MARK).write_text(json.dumps({"version": version, "source": source}), encoding="utf-8")
                 part.chmod(0o755)
                 part.replace(folder)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
-            return tree
+            return Tree(str(folder / "tree"), version, source)
     except OSError as error:
         raise ConformanceError(
             f"{folder.parent}: {error.strerror or error}; a tree needs about 400 MB there "

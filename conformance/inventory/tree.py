@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -49,17 +50,26 @@ def _scan_chunk(root: Path, entries: list[tuple[str, int, int]]) -> list[FileRow
 def tree_version(root: Path) -> str:
     """``2.6.0a0`` from ``version.txt``, with ``+git<sha>`` where the checkout's HEAD is a readable commit."""
     try:
-        version = (root / "version.txt").read_text().strip()
+        version = (root / "version.txt").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         version = ""
     head = root / ".git" / "HEAD"
     try:
-        text = head.read_text().strip()
+        text = head.read_text(encoding="ascii").strip()
         if text.startswith("ref: "):
-            text = (root / ".git" / text[5:]).read_text().strip()
-    except OSError:
+            text = _commit_of(root / ".git", text[5:])
+    except (OSError, ValueError):
         return version
     return f"{version}+git{text[:12]}" if len(text) >= 40 else version
+
+
+def _commit_of(git: Path, ref: str) -> str:
+    """A ref has a file of its own or, after ``git gc``, a line in ``packed-refs``."""
+    try:
+        return (git / ref).read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        lines = (git / "packed-refs").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line.split(" ")[0] for line in lines if line.endswith(f" {ref}")), "")
 
 
 def load_inventory(root: Path, *, jobs: int | None = None, use_cache: bool = True) -> Inventory:
@@ -100,9 +110,15 @@ def _scan(root: Path, entries: list[tuple[str, int, int]], jobs: int) -> list[Fi
     chunks = [ordered[i :: max(1, len(ordered) // CHUNK)] for i in range(max(1, len(ordered) // CHUNK))]
     if jobs < 2 or len(chunks) < 2:
         return [row for chunk in chunks for row in _scan_chunk(root, chunk)]
-    with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
+    # Ctrl-C reaches every process of the terminal; the parent alone speaks of it.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=signal.signal, initargs=ignore) as pool:
         futures = [pool.submit(_scan_chunk, root, chunk) for chunk in chunks]
-        return [row for future in futures for row in future.result()]
+        try:
+            return [row for future in futures for row in future.result()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _read_cache(path: Path) -> dict[str, FileRow]:

@@ -64,7 +64,8 @@ def load_yaml(path: Path, model: type[Model]) -> tuple[Model, Any]:
         raise ConformanceError(
             f"{where}: not YAML: {' '.join(str(error.problem or error.context or error).split())}"
         ) from error
-    except YAMLError as error:
+    except (YAMLError, ValueError, TypeError, RecursionError) as error:
+        # ruamel passes on what Python says of an impossible date or of endless nesting.
         raise ConformanceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     try:
         return model.model_validate(document if document is not None else {}), document

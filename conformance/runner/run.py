@@ -327,6 +327,21 @@ class Session:
         )  # fmt: skip
 
 
+def absolute_output(output: Path) -> Path:
+    """The output folder as every process can name it.
+
+    Raises:
+        ConformanceError: its links go in a circle, or something else than a folder has its name.
+    """
+    try:
+        output = output.resolve()
+        if output.exists() and not output.is_dir():
+            raise ConformanceError(f"--output {output}: is a file; give a folder")
+    except (OSError, RuntimeError) as error:
+        raise ConformanceError(f"--output {output}: {error}") from error
+    return output
+
+
 def prepare_output(output: Path, request: Request, resume: bool) -> Path:
     """Makes the output folder ready.
 
@@ -334,18 +349,30 @@ def prepare_output(output: Path, request: Request, resume: bool) -> Path:
         The state folder inside.
 
     Raises:
-        ConformanceError: the folder holds something else, or there is nothing to resume, or it was another run.
+        ConformanceError: the folder holds something else or cannot be made, or there is nothing to resume, or it was
+            another run.
     """
+    try:
+        return _prepare(output, request, resume)
+    except OSError as error:
+        raise ConformanceError(
+            f"--output {output}: {error.strerror or error}; give a folder that can be made and written"
+        ) from error
+
+
+def _prepare(output: Path, request: Request, resume: bool) -> Path:
     state = output / STATE
     marker = state / REQUEST
     signature = request.signature()
     if resume:
         try:
-            earlier = json.loads(marker.read_text())
-        except (OSError, json.JSONDecodeError) as error:
+            earlier = json.loads(marker.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise ConformanceError(
                 f"--resume: {output} holds no interrupted run ({marker.name} is not readable)"
             ) from error
+        if not isinstance(earlier, dict):
+            raise ConformanceError(f"--resume: {marker} is damaged; run again without --resume")
         if earlier != signature:
             changed = sorted(key for key in signature if earlier.get(key) != signature[key])
             raise ConformanceError(

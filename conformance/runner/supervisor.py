@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from conformance.errors import ConformanceError
 from conformance.ids import TestId, parse
 from conformance.inventory.model import FileRow
 from conformance.reports.accounts import BROKEN, Accounts, Attempt, Planned
@@ -104,7 +105,12 @@ class Supervisor:
         self._log_path = state / "events.jsonl"
         if self._log_path.exists():
             for event in StateLog.read(self._log_path):
-                self._apply(event)
+                try:
+                    self._apply(event)
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    raise ConformanceError(
+                        f"--resume: {self._log_path} is damaged ({event!r:.80}); run again without --resume"
+                    ) from error
         self._log = StateLog(self._log_path)
 
     # Accounts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,10 +42,11 @@ def parse_shard(text: str) -> tuple[int, int]:
     Raises:
         ConformanceError: anything else.
     """
-    first, _, second = text.partition("/")
-    if first.isdigit() and second.isdigit() and 1 <= int(first) <= int(second):
-        return int(first), int(second)
-    raise ConformanceError(f"--shard {text}: expected i/n with 1 <= i <= n, for example 1/4")
+    # "²" and "３" are digits to str.isdigit; more parts than four figures say is a slip of the keyboard.
+    match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
+    if match and 1 <= int(match[1]) <= int(match[2]):
+        return int(match[1]), int(match[2])
+    raise ConformanceError(f"--shard {text}: expected i/n with 1 <= i <= n <= 9999, for example 1/4")
 
 
 def resolve_targets(
