@@ -151,6 +151,7 @@ def import_junit(
     try:
         for line in parse_junit(document):
             collected.add(line)
+        collected.finish()
         report = _imported(repo, sha, upstream, workflow, job, run_id, level, collected)
     except (LineError, ReportError, ValidationError) as error:
         typer.echo(f"{file}: {error}", err=True)

@@ -12,11 +12,11 @@ import structlog
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
-from starlette.concurrency import run_in_threadpool
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 
 from hud.app.security import same
 from hud.app.state import Hud, HudOf
-from hud.core.lines import Collector, LineError, parse_junit, parse_line
+from hud.core.lines import Collector, LineError, check_length, parse_junit, parse_line
 from hud.core.reports import Conflict, ReportError, key_of
 from hud.core.text import clean_tree
 from hud.store.refusals import record_refusal
@@ -30,6 +30,7 @@ _log = structlog.get_logger()
 
 _MAX_JUNIT_BYTES = 256 * 1024 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
+_PIECE = 1 << 20
 
 
 class Refusal(Exception):
@@ -184,66 +185,102 @@ async def _body(request: Request, limit: int) -> bytes:
 
 
 async def _collect(request: Request, hud: Hud, collected: Collector) -> None:
-    rest, number, junit = b"", 0, None
-    async for chunk in _plain(request, hud.settings.max_upload_bytes):
-        rest += chunk
-        if junit is None and rest.strip():
-            junit = rest.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+    rest, number, junit = bytearray(), 0, None
+    async for piece in _plain(request, hud.settings.max_upload_bytes):
+        if junit is None and (start := piece.lstrip(b"\xef\xbb\xbf \t\r\n")):
+            junit = start.startswith(b"<")
         if junit:
+            rest += piece
             if len(rest) > _MAX_JUNIT_BYTES:
                 raise Refusal(413, f"JUnit XML is taken up to {_MAX_JUNIT_BYTES} bytes; send JSON lines instead")
             continue
-        *lines, rest = rest.split(b"\n")
-        await run_in_threadpool(_take_lines, hud, collected, lines, number)
-        number += len(lines)
+        end = piece.rfind(b"\n")
+        if end >= 0:
+            lines = (rest + piece[:end]).split(b"\n")
+            await run_in_threadpool(_take_lines, hud, collected, lines, number)
+            number += len(lines)
+            rest.clear()
+        rest += piece[end + 1 :]
+        check_length(rest, number + 1)
     if junit:
         await run_in_threadpool(_take_junit, hud, collected, rest)
     else:
         await run_in_threadpool(_take_lines, hud, collected, [rest], number)
+    collected.finish()
 
 
-def _take_lines(hud: Hud, collected: Collector, lines: list[bytes], before: int) -> None:
+def _take_lines(hud: Hud, collected: Collector, lines: list[bytearray], before: int) -> None:
     for number, line in enumerate(lines, start=before + 1):
         if line.strip():
-            collected.add(parse_line(line, number))
-    _check_entries(hud, collected)
+            collected.add(parse_line(bytes(line), number))
+            _check_count(hud, collected)
 
 
-def _take_junit(hud: Hud, collected: Collector, document: bytes) -> None:
+def _take_junit(hud: Hud, collected: Collector, document: bytearray) -> None:
     for line in parse_junit(document):
         collected.add(line)
-    _check_entries(hud, collected)
+        _check_count(hud, collected)
 
 
-def _check_entries(hud: Hud, collected: Collector) -> None:
-    if len(collected) > hud.settings.max_result_entries:
-        raise Refusal(413, f"more than {hud.settings.max_result_entries} tests in one run")
+def _check_count(hud: Hud, collected: Collector) -> None:
+    if collected.lines > hud.settings.max_result_entries:
+        raise Refusal(413, f"more than {hud.settings.max_result_entries} results in one upload")
 
 
 async def _plain(request: Request, limit: int) -> AsyncIterator[bytes]:
     """The body's bytes, decompressed where it is gzip, in pieces of a bounded size."""
-    unpack, size, first = None, 0, True
-    async for chunk in request.stream():
-        if not chunk:
-            continue
-        if first:
-            first = False
-            declared = "gzip" in request.headers.get("content-encoding", "").lower()
-            unpack = zlib.decompressobj(_GZIP) if declared or chunk[:2] == b"\x1f\x8b" else None
-        for piece in _pieces(unpack, chunk) if unpack else [chunk]:
+    unpack = _Gunzip() if "gzip" in request.headers.get("content-encoding", "").lower() else None
+    received, size, head = 0, 0, b""
+    async for chunk in _with_head(request.stream(), 2):
+        received += len(chunk)
+        if not head:
+            head = chunk[:2]
+            if unpack is None and head == b"\x1f\x8b":
+                unpack = _Gunzip()
+        async for piece in iterate_in_threadpool(unpack.pieces(chunk) if unpack else iter((chunk,))):
             size += len(piece)
-            if size > limit:
+            # Members of nothing have no size when unpacked; they still take time.
+            if max(size, received) > limit:
                 raise Refusal(413, f"the results are larger than {limit} bytes")
             yield piece
-    if unpack is not None and not unpack.eof:
+    if unpack is not None and not unpack.complete:
         raise Refusal(422, "body: the gzip stream ends too early; send this part again", "body")
 
 
-def _pieces(unpack: Any, chunk: bytes) -> Iterator[bytes]:
-    """Decompress without letting a small chunk become a huge one at once."""
-    try:
-        while chunk:
-            yield unpack.decompress(chunk, 1 << 20)
-            chunk = unpack.unconsumed_tail
-    except zlib.error as error:
-        raise Refusal(422, f"body: not gzip: {error}", "body") from error
+async def _with_head(chunks: AsyncIterator[bytes], size: int) -> AsyncIterator[bytes]:
+    """The chunks that are not empty, of which the first has at least ``size`` bytes unless all of them have fewer."""
+    head: bytes | None = b""
+    async for chunk in chunks:
+        if head is None:
+            if chunk:
+                yield chunk
+        elif len(head := head + chunk) >= size:
+            yield head
+            head = None
+    if head:
+        yield head
+
+
+class _Gunzip:
+    """Unpacks gzip: one member or several, one after another (RFC 1952, section 2.2).
+
+    Attributes:
+        complete: whether what came so far ends with the end of a member.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._member = zlib.decompressobj(_GZIP)
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """Decompress without letting a small chunk become a huge one at once."""
+        try:
+            while chunk:
+                if self._member.eof:
+                    self._member = zlib.decompressobj(_GZIP)
+                if piece := self._member.decompress(chunk, _PIECE):
+                    yield piece
+                chunk = self._member.unused_data or self._member.unconsumed_tail
+        except zlib.error as error:
+            raise Refusal(422, f"body: not gzip: {error}", "body") from error
+        self.complete = self._member.eof

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
-from hud.core.outcomes import FAILING, Outcome, combine
+from hud.core.outcomes import FAILING, OUTCOMES, Outcome, combine
 from hud.core.snapshot import Entry, Note
 from hud.core.text import clean, clean_tree, cut
 
@@ -62,6 +62,8 @@ class TestLine(BaseModel):
 
 
 _LINE = TypeAdapter(TestLine)
+# Shared by the many tests that have one outcome only.
+_ALONE: dict[Outcome, frozenset[Outcome]] = {outcome: frozenset((outcome,)) for outcome in OUTCOMES}
 
 
 class Failure(NamedTuple):
@@ -85,14 +87,23 @@ class Identity(NamedTuple):
     dtype: str
 
 
+def check_length(line: bytes | bytearray, number: int) -> None:
+    """Refuse a line that is too long, also one whose end has not come yet.
+
+    Raises:
+        LineError: it is.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise LineError(f"line {number}: longer than {MAX_LINE_BYTES} bytes")
+
+
 def parse_line(line: bytes, number: int) -> TestLine:
     """Read one line of ``results.jsonl``.
 
     Raises:
         LineError: not JSON, a missing or mistyped field, or too long.
     """
-    if len(line) > MAX_LINE_BYTES:
-        raise LineError(f"line {number}: longer than {MAX_LINE_BYTES} bytes")
+    check_length(line, number)
     try:
         return _LINE.validate_json(line)
     except ValidationError as error:
@@ -117,7 +128,7 @@ def _line_error(error: ValidationError, number: int) -> LineError:
     return LineError(f"line {number}: {where}: {first['msg']}")
 
 
-def parse_junit(document: bytes) -> Iterator[TestLine]:
+def parse_junit(document: bytes | bytearray) -> Iterator[TestLine]:
     """Read the test cases of a JUnit XML document, in the forms that pytest, Maven and gtest write.
 
     Only the parser of the standard library sees the document, after a look for a DOCTYPE: entities cannot be declared.
@@ -165,39 +176,96 @@ def _from_case(case: ET.Element) -> TestLine:
     )
 
 
+class _Attempt(NamedTuple):
+    """What is needed of one line, with texts that are not much longer than what will be stored of them."""
+
+    number: int
+    outcome: Outcome
+    seconds: float | None
+    fallback: bool
+    phase: str
+    message: str
+    trace: str
+    rule: str
+    reason: str
+    issue: str
+
+
+class _Attempts:
+    """The attempts of one test, of which only those are kept that the result is made of, however many there are.
+
+    Attributes:
+        last: the attempt with the highest number; of equal ones, the later line.
+        failing: the last of those that failed.
+        outcomes: every outcome that there was.
+    """
+
+    __slots__ = ("failing", "last", "outcomes")
+
+    def __init__(self, first: _Attempt) -> None:
+        self.last = first
+        self.failing: _Attempt | None = None
+        self.outcomes = _ALONE[first.outcome]
+        self.add(first)
+
+    def add(self, attempt: _Attempt) -> None:
+        if attempt.number >= self.last.number:
+            self.last = attempt
+        if attempt.outcome in FAILING and (self.failing is None or attempt.number >= self.failing.number):
+            self.failing = attempt
+        if attempt.outcome not in self.outcomes:
+            self.outcomes |= _ALONE[attempt.outcome]
+
+    def outcome(self) -> Outcome:
+        return combine((*self.outcomes, self.last.outcome))
+
+
 class Collector:
     """Turns the lines of one upload into entries by test, whatever the number of attempts.
 
     Attributes:
         device: the backend's device; taken from the first line that has one, unless known before.
         cuts: what was shortened or left out, by kind, with counts.
+        lines: how many lines were taken.
     """
 
     def __init__(self, device: str | None) -> None:
         self.device = device
         self.cuts: dict[str, int] = {}
-        self._seen: dict[Identity, list[tuple[int, TestLine]]] = {}
+        self.lines = 0
+        self._seen: dict[Identity, _Attempts] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def add(self, line: TestLine) -> None:
         """Take one line."""
+        self.lines += 1
         if self.device is None and line.device:
             self.device = clean(line.device)
-        light = line if line.outcome in FAILING or line.outcome == "flaky" else line.model_copy(update={"trace": ""})
-        self._seen.setdefault(self._identify(line), []).append((line.attempt, light))
+        identity, attempt = self._identify(line), _attempt(line)
+        seen = self._seen.get(identity)
+        if seen is None:
+            self._seen[identity] = _Attempts(attempt)
+        else:
+            seen.add(attempt)
+
+    def finish(self) -> None:
+        """Say that every line was taken.
+
+        Raises:
+            LineError: there was none. That is a job that went wrong, not a run in which nothing failed.
+        """
+        if not self.lines:
+            raise LineError("body: there are no results in it")
 
     def results(self) -> Iterator[tuple[Identity, Entry, Failure | None]]:
         """Every test once, with its final outcome and, where an attempt failed, the last failing attempt's words."""
         for identity, attempts in self._seen.items():
-            lines = [line for _, line in sorted(attempts, key=lambda item: item[0])]
-            outcome = combine(line.outcome for line in lines)
-            last = lines[-1]
-            words = next((line for line in reversed(lines) if line.outcome in FAILING), None)
+            outcome, last, words = attempts.outcome(), attempts.last, attempts.failing
             if words is None and outcome in ("flaky", "xpassed"):
                 words = last
-            entry = Entry(outcome, self._note(last, outcome), last.duration, bool(last.fallback))
+            entry = Entry(outcome, self._note(last, outcome), last.seconds, last.fallback)
             yield identity, entry, self._failure(words, outcome) if words is not None else None
 
     def _identify(self, line: TestLine) -> Identity:
@@ -207,19 +275,19 @@ class Collector:
         file, cls, test = (self._limited(part, MAX_NAME_BYTES, "name") for part in (line.file, line.cls, line.test))
         return Identity(name, file, cls, test, clean(line.op)[:256], clean(line.dtype)[:256])
 
-    def _note(self, line: TestLine, outcome: Outcome) -> Note | None:
-        reason = line.reason or (line.message if outcome in ("skipped", "not_applicable", "xfailed") else "")
-        if not (line.rule or reason or line.issue):
+    def _note(self, last: _Attempt, outcome: Outcome) -> Note | None:
+        reason = last.reason or (last.message if outcome in ("skipped", "not_applicable", "xfailed") else "")
+        if not (last.rule or reason or last.issue):
             return None
-        return Note(*(self._limited(part, _MAX_NOTE_BYTES, "reason") for part in (line.rule, reason, line.issue)))
+        return Note(*(self._limited(part, _MAX_NOTE_BYTES, "reason") for part in (last.rule, reason, last.issue)))
 
-    def _failure(self, line: TestLine, outcome: Outcome) -> Failure:
+    def _failure(self, words: _Attempt, outcome: Outcome) -> Failure:
         return Failure(
             outcome,
-            line.duration,
-            clean(line.phase)[:64],
-            self._limited(line.message, MAX_MESSAGE_BYTES, "message"),
-            self._limited(line.trace, MAX_TRACE_BYTES, "trace"),
+            words.seconds,
+            clean(words.phase),
+            self._limited(words.message, MAX_MESSAGE_BYTES, "message"),
+            self._limited(words.trace, MAX_TRACE_BYTES, "trace"),
         )
 
     def _limited(self, text: str, limit: int, kind: str) -> str:
@@ -229,6 +297,22 @@ class Collector:
         if was_cut:
             self.cuts[kind] = self.cuts.get(kind, 0) + 1
         return short
+
+
+def _attempt(line: TestLine) -> _Attempt:
+    # One character more than the limit in bytes stays, so that the cut at the end still sees that there was more.
+    return _Attempt(
+        line.attempt,
+        line.outcome,
+        line.duration,
+        bool(line.fallback),
+        line.phase[:64],
+        line.message[: MAX_MESSAGE_BYTES + 1] if line.outcome != "passed" else "",
+        line.trace[: MAX_TRACE_BYTES + 1] if line.outcome in FAILING or line.outcome == "flaky" else "",
+        line.rule[: _MAX_NOTE_BYTES + 1],
+        line.reason[: _MAX_NOTE_BYTES + 1],
+        line.issue[: _MAX_NOTE_BYTES + 1],
+    )
 
 
 def display_name(name: str, device: str | None) -> str:

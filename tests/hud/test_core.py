@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hud_site import line, name_of
@@ -142,6 +143,32 @@ def test_attempts_of_one_test_are_one_result() -> None:
 def test_failing_and_passing_in_one_run_is_flaky(attempts) -> None:
     both = "passed" in attempts and any(outcome in FAILING for outcome in attempts)
     assert combine(attempts) == ("flaky" if both else attempts[-1])
+
+
+@given(st.lists(st.tuples(st.sampled_from(OUTCOMES), st.integers(1, 4)), min_size=1, max_size=8))
+def test_the_result_is_that_of_all_attempts_in_order(attempts) -> None:
+    lines = [
+        line("a", outcome, attempt=number, message=f"m{place}") for place, (outcome, number) in enumerate(attempts)
+    ]
+    ordered = sorted(lines, key=lambda found: found["attempt"])
+    outcome, words = collected(*lines)[name_of("a", "")]
+    assert outcome == combine(found["outcome"] for found in ordered)
+    failing = [found["message"] for found in ordered if found["outcome"] in FAILING]
+    if failing:
+        assert words.message == failing[-1]
+
+
+def test_attempts_of_one_test_do_not_add_up_in_memory() -> None:
+    collector = Collector(None)
+    texts = {"message": "m" * 50_000, "trace": "t" * 50_000, "reason": "r" * 50_000, "fallback": ["f" * 50_000]}
+    tracemalloc.start()
+    for number in range(2000):
+        said = line("a", "failed", attempt=number + 1, **texts)
+        collector.add(parse_line(json.dumps(said).encode(), number))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (collector.lines, len(collector)) == (2000, 1)
+    assert held < 1 << 20
 
 
 def test_the_backends_own_device_is_not_part_of_the_stored_name() -> None:

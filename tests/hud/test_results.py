@@ -6,8 +6,10 @@ import gzip
 import io
 import json
 import zlib
+from collections.abc import Iterator
 from datetime import timedelta
 
+import httpx
 import pytest
 from hud_site import KEY, REPO, Site, json_lines, line, name_of, pulled, pushed, served, ticket
 
@@ -145,6 +147,92 @@ def test_a_broken_line_is_named_and_nothing_is_stored(site: Site) -> None:
     assert outcomes(site) == {}
 
 
+NOTHING = [
+    (b"", True),
+    (b"", False),
+    (gzip.compress(b""), True),
+    (gzip.compress(b""), False),
+    (b" \n\n", False),
+    (gzip.compress(b"\n \n"), True),
+    (b"<testsuites/>", False),
+]
+
+
+@pytest.mark.parametrize(("body", "declared"), NOTHING)
+@pytest.mark.parametrize("parameters", [{}, {"part": 1, "parts": 2}])
+def test_an_upload_of_nothing_is_refused_and_replaces_nothing(
+    sqlite_site: Site, body: bytes, declared: bool, parameters: dict[str, int]
+) -> None:
+    sqlite_site.report(pulled("c"), "d1", **DONE)
+    sqlite_site.upload("d1", [line("a"), line("b", "failed")])
+    before = sqlite_site.get(f"/runs/{RUN}")
+    headers = {"Authorization": f"Bearer {ticket('d1')}"} | ({"Content-Encoding": "gzip"} if declared else {})
+    address = f"/api/v1/runs/{RUN}/tests"
+    answer = sqlite_site.http.post(address, content=body, headers=headers, params=parameters)
+    assert answer.status_code == 422 and answer.json()["error"].startswith("body: ")
+    assert sqlite_site.get(f"/runs/{RUN}") == before
+    assert outcomes(sqlite_site) == {name_of("a"): "passed", name_of("b"): "failed"}
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize("declared", [True, False])
+def test_every_member_of_a_gzip_file_is_read(sqlite_site: Site, declared: bool, size: int) -> None:
+    lines = [json_lines([line(name)]) + b"\n" for name in "abc"]
+    body = gzip.compress(lines[0]) + gzip.compress(b"") + gzip.compress(lines[1][:20])
+    body += gzip.compress(lines[1][20:] + lines[2])
+    chunks = (body[place : place + size] for place in range(0, len(body), size))
+    headers = {"Authorization": f"Bearer {ticket('d1')}"} | ({"Content-Encoding": "gzip"} if declared else {})
+    answer = sqlite_site.http.post(f"/api/v1/runs/{RUN}/tests", content=chunks, headers=headers)
+    assert answer.json()["tests"] == 3
+    assert outcomes(sqlite_site) == {name_of(name): "passed" for name in "abc"}
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (b"garbage", "not gzip"),
+        (json_lines([line("b")]), "not gzip"),
+        (gzip.compress(b"x" * 100)[:-9], "too early"),
+        (b"\x1f", "too early"),
+    ],
+)
+def test_what_follows_a_gzip_member_is_another_one_or_refused(sqlite_site: Site, after: bytes, said: str) -> None:
+    headers = {"Authorization": f"Bearer {ticket('d1')}", "Content-Encoding": "gzip"}
+    body = gzip.compress(json_lines([line("a")]))
+    answer = sqlite_site.http.post(f"/api/v1/runs/{RUN}/tests", content=body + after, headers=headers)
+    assert answer.status_code == 422 and said in answer.json()["error"]
+    assert outcomes(sqlite_site) == {}
+
+
+@pytest.mark.parametrize("begin", [b'{"id": "', b" ", b"\xef\xbb\xbf", b'{"id": "a", "outcome": "passed"}\n"'])
+def test_a_line_without_end_is_refused_before_it_has_come(sqlite_site: Site, begin: bytes) -> None:
+    sent = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal sent
+        yield begin
+        for _ in range(4096):
+            sent += 65536
+            yield (b" " if begin == b" " else b"x") * 65536
+
+    headers = {"Authorization": f"Bearer {ticket('d1')}"}
+    try:
+        answer = sqlite_site.http.post(f"/api/v1/runs/{RUN}/tests", content=chunks(), headers=headers)
+    except httpx.WriteError:
+        pass  # the server closed the connection before it had taken everything
+    else:
+        assert answer.status_code == 422 and "longer than" in answer.json()["error"]
+    assert outcomes(sqlite_site) == {}
+
+
+def test_members_of_nothing_count_towards_the_cap(sqlite_store) -> None:
+    with served(sqlite_store, max_upload_bytes=1 << 20) as site:
+        headers = {"Authorization": f"Bearer {ticket('d1')}", "Content-Encoding": "gzip"}
+        body = gzip.compress(b"") * 60_000
+        answer = site.http.post(f"/api/v1/runs/{RUN}/tests", content=body, headers=headers)
+        assert answer.status_code == 413
+
+
 @pytest.mark.parametrize("keep", [0.5, 0.99])
 def test_an_upload_that_broke_off_changes_nothing_and_goes_on_by_being_sent_again(site: Site, keep: float) -> None:
     whole = gzip.compress(json_lines([line(f"t{n}") for n in range(500)]))
@@ -177,6 +265,14 @@ def test_the_number_of_entries_is_capped(sqlite_store) -> None:
     with served(sqlite_store, max_result_entries=10) as site:
         assert site.upload("d1", [line(f"t{n}") for n in range(11)]).status_code == 413
         assert site.upload("d1", [line(f"t{n}") for n in range(10)]).status_code == 200
+
+
+def test_attempts_count_towards_the_number_of_entries(sqlite_store) -> None:
+    with served(sqlite_store, max_result_entries=10) as site:
+        assert site.upload("d1", [line("a", attempt=n + 1) for n in range(11)]).status_code == 413
+        junit = b"<testsuite>" + b'<testcase name="t"/>' * 11 + b"</testsuite>"
+        assert site.upload("d1", junit).status_code == 413
+        assert site.upload("d1", [line("a", attempt=n + 1) for n in range(10)]).json()["tests"] == 1
 
 
 def test_a_run_says_what_was_cut(site: Site) -> None:
