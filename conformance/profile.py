@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from importlib import metadata
 from pathlib import Path
@@ -105,6 +106,16 @@ class Profile(BaseModel):
     def custom(self) -> bool:
         """Whether the device is a PrivateUse1 backend."""
         return self.device not in TORCH_DEVICES
+
+    def fingerprint(self) -> str:
+        """Hash over everything that decides about tests: this profile, its registry and its capabilities.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        parts = [self.model_dump_json().encode()]
+        parts += [(self._folder / name).read_bytes() if name else b"" for name in (self.registry, self.capabilities)]
+        return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
     def rules(self) -> list[Rule]:
         """Rules of the registry file."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from packaging.version import InvalidVersion, Version
 from conformance.errors import ConformanceError, NothingSelectedError
 from conformance.inventory import FileRow, load_inventory
 from conformance.inventory.scan import scan_file
+from conformance.inventory.tree import tree_version
 from conformance.profile import Profile
 from conformance.reports.accounts import Accounts
 from conformance.reports.progress import Progress
@@ -37,6 +40,16 @@ WORKER_MEMORY = 1_200_000_000
 
 STATE = "state"
 REQUEST = "request.json"
+
+
+def installed_torch() -> str:
+    """Version and commit of the torch that workers will import, without the seconds that importing it takes."""
+    try:
+        found = importlib.util.find_spec("torch")
+        text = Path(found.origin or "").with_name("version.py").read_text(encoding="utf-8") if found else ""
+    except (OSError, ValueError):
+        return ""
+    return " ".join(re.findall(r"""^(?:__version__|git_version)\b[^=]*=\s*["']([^"']*)""", text, re.MULTILINE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,10 @@ class Request:
         """What must be the same for a resumed run to mean the same."""
         return {
             "profile": self.profile.name,
+            "content of the profile, registry or capabilities": self.profile.fingerprint(),
+            "torch": installed_torch(),
             "upstream": str(self.upstream.resolve()) if self.upstream else "",
+            "version of the checkout": tree_version(self.upstream) if self.upstream else "",
             "wheel": self.wheel,
             "targets": sorted(self.targets),
             "labels": sorted(self.labels or ()),
@@ -300,14 +316,14 @@ class Session:
         units = make_units(weighted, roots, jobs=jobs, files_per_process=policy.files_per_process)
         for note in self.notes:
             self._say(note)
-        with Progress(sys.stderr, len(units)) as progress:
+        with Progress(sys.stderr, len(units), collect_only=request.collect_only) as progress:
             supervisor = Supervisor(
                 setup, self._files, state,
                 jobs=jobs,
                 timeout=request.timeout or policy.timeout,
                 import_timeout=policy.import_timeout,
                 on_progress=(lambda _: None) if quiet else progress.update,
-                on_result=(lambda _: None) if quiet else progress.result,
+                on_result=(lambda _attempt, _final: None) if quiet else progress.result,
             )  # fmt: skip
             try:
                 supervisor.run(units)
@@ -376,7 +392,8 @@ def _prepare(output: Path, request: Request, resume: bool) -> Path:
         if earlier != signature:
             changed = sorted(key for key in signature if earlier.get(key) != signature[key])
             raise ConformanceError(
-                f"--resume: {output} was a run with other {', '.join(changed)}; give the same options"
+                f"--resume: {output} was a run with other {', '.join(changed)}; go back to that, or run again without "
+                "--resume"
             )
         return state
     if output.exists() and any(output.iterdir()) and not marker.exists() and not (output / "summary.json").exists():

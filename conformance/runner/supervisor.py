@@ -83,7 +83,7 @@ class Supervisor:
         timeout: float,
         import_timeout: float,
         on_progress: Callable[[Supervisor], None] = lambda _: None,
-        on_result: Callable[[Attempt], None] = lambda _: None,
+        on_result: Callable[[Attempt, str], None] = lambda _attempt, _final: None,
     ) -> None:
         self.setup = setup
         self.inventory = inventory
@@ -135,7 +135,7 @@ class Supervisor:
                 ""), event.get("message", ""), event.get("trace", ""), event.get("reason", ""), event.get("fallback"),
             )  # fmt: skip
             self.accounts.record(attempt)
-            self._on_result(attempt)
+            self._on_result(attempt, self.accounts.outcome(attempt.id) or attempt.outcome)
         elif kind == "unit_done":
             self.finished_units.add(event["unit"])
         elif kind == "note":

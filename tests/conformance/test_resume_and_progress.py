@@ -1,0 +1,115 @@
+"""What a resumed run may continue, what progress says, and where a run keeps its copy of the tests."""
+
+import io
+import types
+
+import pytest
+
+from conformance.errors import ConformanceError
+from conformance.profile import load_profile
+from conformance.reports.accounts import Accounts, Attempt, Planned
+from conformance.reports.progress import Progress
+from conformance.runner import run as run_module
+from conformance.runner.run import Request, installed_torch, prepare_output
+
+TEST = "test/test_a.py::TestA::test_{}"
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """A profile with registry and capabilities, and a checkout: (profile folder, checkout, output)."""
+    profile, checkout = tmp_path / "profile", tmp_path / "checkout"
+    (checkout / "test").mkdir(parents=True)
+    (checkout / "version.txt").write_text("2.6.0\n")
+    profile.mkdir()
+    (profile / "profile.yaml").write_text(
+        "name: mine\ndevice: cpu\nregistry: registry.yaml\ncapabilities: capabilities.yaml\n"
+    )
+    (profile / "registry.yaml").write_text("version: 1\nrules: []\n")
+    (profile / "capabilities.yaml").write_text("version: 1\n")
+    return profile, checkout, tmp_path / "out"
+
+
+def request_of(profile, checkout):
+    return Request(profile=load_profile(str(profile)), upstream=checkout, targets=("test_a.py",))
+
+
+def test_C26_the_same_run_is_resumed(parts):
+    profile, checkout, output = parts
+    prepare_output(output, request_of(profile, checkout), resume=False)
+    assert prepare_output(output, request_of(profile, checkout), resume=True) == output / "state"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("profile/profile.yaml", "policy: {unclassified: include}\n", "profile"),
+        ("profile/registry.yaml", "# another state of the rules\n", "registry"),
+        ("profile/capabilities.yaml", "# another state\n", "capabilities"),
+        ("checkout/version.txt", "1", "version of the checkout"),
+    ],
+)
+def test_C26_a_run_with_other_content_is_not_resumed(parts, tmp_path, name, text, word):
+    profile, checkout, output = parts
+    prepare_output(output, request_of(profile, checkout), resume=False)
+    with (tmp_path / name).open("a") as stream:
+        stream.write(text)
+    with pytest.raises(ConformanceError, match=word):
+        prepare_output(output, request_of(profile, checkout), resume=True)
+
+
+def test_C26_a_run_of_another_commit_is_not_resumed(parts):
+    profile, checkout, output = parts
+    (checkout / ".git").mkdir()
+    (checkout / ".git" / "HEAD").write_text("a" * 40)
+    prepare_output(output, request_of(profile, checkout), resume=False)
+    (checkout / ".git" / "HEAD").write_text("b" * 40)
+    with pytest.raises(ConformanceError, match="version of the checkout"):
+        prepare_output(output, request_of(profile, checkout), resume=True)
+
+
+def test_C26_a_run_of_another_torch_is_not_resumed(parts, monkeypatch):
+    profile, checkout, output = parts
+    prepare_output(output, request_of(profile, checkout), resume=False)
+    monkeypatch.setattr(run_module, "installed_torch", lambda: "1.0.0")
+    with pytest.raises(ConformanceError, match="other torch"):
+        prepare_output(output, request_of(profile, checkout), resume=True)
+
+
+def test_the_version_of_torch_is_known_without_importing_it():
+    from importlib import metadata
+
+    assert installed_torch().startswith(metadata.version("torch"))
+
+
+def shown(accounts, progress):
+    supervisor = types.SimpleNamespace(accounts=accounts, finished_units={1}, running=[])
+    return progress._line(supervisor, len(accounts.attempts), 1.0, 5.0)
+
+
+def test_progress_counts_final_outcomes():
+    """Also where tests were tried twice, the counts add up to the tests that have a result."""
+    accounts, progress = Accounts(), Progress(io.StringIO(), 1)
+    tries = {"a": ["crashed", "crashed"], "b": ["failed", "passed"], "c": ["passed"], "d": ["timed_out", "failed"]}
+    for name, outcomes in tries.items():
+        accounts.plan(Planned(TEST.format(name)))
+        for number, outcome in enumerate(outcomes, 1):
+            attempt = Attempt(TEST.format(name), outcome, number)
+            accounts.record(attempt)
+            progress.result(attempt, accounts.outcome(attempt.id))
+    line = shown(accounts, progress)
+    assert "4 of 4 known tests" in line
+    assert line.endswith("crashed 1 · failed 1 · flaky 1 · passed 1")
+
+
+def test_progress_of_a_plan_says_what_was_found():
+    accounts, progress = Accounts(), Progress(io.StringIO(), 3, collect_only=True)
+    for name in ("a", "b"):
+        accounts.plan(Planned(TEST.format(name)))
+    line = shown(accounts, progress)
+    assert line == "5 s · 2 tests found · units 1/3"
+    broken = Attempt("test/test_b.py", "error")
+    accounts.plan(Planned(broken.id))
+    accounts.record(broken)
+    progress.result(broken, "error")
+    assert shown(accounts, progress) == "5 s · 2 tests found · units 1/3 · error 1"
