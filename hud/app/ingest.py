@@ -233,14 +233,16 @@ async def _plain(request: Request, limit: int) -> AsyncIterator[bytes]:
     received, size, head = 0, 0, b""
     async for chunk in _with_head(request.stream(), 2):
         received += len(chunk)
+        # Members of nothing have no size when unpacked; they still take time.
+        if received > limit:
+            raise Refusal(413, f"the results are larger than {limit} bytes")
         if not head:
             head = chunk[:2]
             if unpack is None and head == b"\x1f\x8b":
                 unpack = _Gunzip()
         async for piece in iterate_in_threadpool(unpack.pieces(chunk) if unpack else iter((chunk,))):
             size += len(piece)
-            # Members of nothing have no size when unpacked; they still take time.
-            if max(size, received) > limit:
+            if size > limit:
                 raise Refusal(413, f"the results are larger than {limit} bytes")
             yield piece
     if unpack is not None and not unpack.complete:
