@@ -91,7 +91,7 @@ def announce(store: Store, key: str, ticket: Ticket | None, now: float) -> str |
 
 
 def record_results(store: Store, key: str, collected: Collector, part: Part, now: float) -> Accepted:
-    """Put collected results in the store; results of the same tests that came before are replaced.
+    """Put collected results in the store; they replace what came before, save the other parts of the same results.
 
     Args:
         store: where.
@@ -116,18 +116,19 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
     with store.write() as connection:
         row = connection.execute(sa.select(run).where(run.c.key == key)).one()
         whole, parts = fresh, [part.number]
-        # An upload in one part is the run's results; one of several parts is added to those that are there.
-        if part.of > 1 and row.results in ("partial", "complete"):
+        # A part is added to the others of as many; results in one part, or in another number of parts, are new ones.
+        added = part.of > 1 and part.of == row.parts_of and row.results in ("partial", "complete")
+        if added:
             old = connection.execute(sa.select(snapshot.c.data).where(snapshot.c.run_id == row.id)).scalar_one()
             whole = Snapshot.unpack(old).merged(fresh)
             parts = sorted({*(row.parts or []), part.number})
             for kind, count in (row.cuts or {}).items():
                 cuts[kind] = cuts.get(kind, 0) + count if part.number not in (row.parts or []) else count
         leave(connection, row.id)
-        results = "complete" if part.of == 1 or len(parts) >= part.of else "partial"
+        results = "complete" if parts == list(range(1, part.of + 1)) else "partial"
         connection.execute(snapshot.delete().where(snapshot.c.run_id == row.id))
         connection.execute(snapshot.insert().values(run_id=row.id, data=whole.pack()))
-        _replace_failures(connection, row.id, part, fresh, failures, details)
+        _replace_failures(connection, row.id, added, fresh, failures, details)
         connection.execute(
             run.update()
             .where(run.c.id == row.id)
@@ -136,6 +137,7 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
                 totals=whole.totals(),
                 cuts=cuts,
                 parts=parts,
+                parts_of=part.of,
                 updated=now,
                 revision=row.revision + 1,
             )
@@ -198,17 +200,17 @@ def _detail_digest(words: Failure) -> bytes:
 def _replace_failures(
     connection: sa.Connection,
     run_number: int,
-    part: Part,
+    added: bool,
     fresh: Snapshot,
     failures: dict[int, Failure],
     details: dict[bytes, int],
 ) -> None:
     mine = failure.c.run_id == run_number
-    if part.of == 1:
-        connection.execute(failure.delete().where(mine))
-    else:
+    if added:
         for batch in batches(fresh.ids, _BATCH):
             connection.execute(failure.delete().where(mine, failure.c.test_id.in_(batch)))
+    else:
+        connection.execute(failure.delete().where(mine))
     rows: list[dict[str, Any]] = [
         {
             "run_id": run_number,

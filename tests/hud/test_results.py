@@ -140,6 +140,35 @@ def test_parts_add_up_in_any_order_and_may_be_repeated(site: Site) -> None:
     assert site.upload("d1", [line("b")], part=4, parts=3).status_code == 422
 
 
+Sent = list[tuple[int, int, str]]
+
+
+@pytest.mark.parametrize(
+    ("sent", "results", "parts", "left"),
+    [
+        ([(1, 1, "a"), (2, 2, "b")], "partial", [2], "b"),
+        ([(1, 1, "a"), (2, 2, "b"), (1, 2, "c")], "complete", [1, 2], "bc"),
+        ([(3, 3, "a"), (1, 2, "b")], "partial", [1], "b"),
+        ([(3, 3, "a"), (1, 2, "b"), (2, 2, "c")], "complete", [1, 2], "bc"),
+        ([(1, 2, "a"), (2, 2, "b"), (2, 3, "c")], "partial", [2], "c"),
+        ([(1, 3, "a"), (1, 1, "b")], "complete", [1], "b"),
+        ([(1, 2, "a"), (2, 2, "b"), (1, 2, "a")], "complete", [1, 2], "ab"),
+    ],
+)
+def test_parts_of_another_number_of_parts_never_mix(
+    site: Site, sent: Sent, results: str, parts: list[int], left: str
+) -> None:
+    site.report(pulled("c"), "d1", **DONE)
+    for part, of, name in sent:
+        answer = site.upload("d1", [line(name, "failed")], part=part, parts=of).json()
+    assert (answer["results"], answer["parts"], answer["tests"]) == (results, parts, len(left))
+    assert outcomes(site) == {name_of(name): "failed" for name in left}
+    assert site.get(f"/runs/{RUN}")["totals"]["failed"] == len(left)
+    for name in "abc":
+        if name not in left:
+            assert site.http.get("/api/v1/test", params={"name": name_of(name)}).json().get("failures", []) == []
+
+
 def test_a_broken_line_is_named_and_nothing_is_stored(site: Site) -> None:
     body = json_lines([line("a"), line("b")]) + b'\n{"id": "x", "outcome": "nope"}\n'
     answer = site.upload("d1", body)

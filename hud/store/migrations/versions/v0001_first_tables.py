@@ -159,6 +159,7 @@ def upgrade() -> None:
         sa.Column("totals", sa.JSON(), nullable=True, comment="tests by outcome, from per-test results"),
         sa.Column("cuts", sa.JSON(), nullable=True, comment="what was shortened or left out"),
         sa.Column("parts", sa.JSON(), nullable=True, comment="numbers of the uploaded parts"),
+        sa.Column("parts_of", sa.Integer(), nullable=True, comment="how many parts the results have"),
         sa.Column(
             "order_at",
             sa.Double(),
