@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +12,9 @@ import typer
 from conformance.cli import options as o
 from conformance.cli.app import app
 from conformance.errors import Exit
+from conformance.inventory.tree import cache_root
 from conformance.runner.run import Session, plan_rows
+from conformance.runner.scratch import scratch
 
 
 @app.command()
@@ -41,9 +41,9 @@ def plan(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
         keyword=keyword, changed=changed, shard=shard, jobs=jobs, timeout=None, targets=targets, collect_only=True,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="conformance-plan-") as folder:
+    with scratch(cache_root() / "plans") as folder:
         session = Session(request, lambda text: typer.echo(text, err=True))
-        outcome = session.execute(Path(folder) / "state", quiet=as_json)
+        outcome = session.execute(folder / "state", quiet=as_json)
     rows = plan_rows(outcome.accounts)
     reasons = Counter(row["reason"] if row["action"] != "run" else "run" for row in rows)
     errors = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from conformance.cli.app import app
 from conformance.errors import Exit
 from conformance.reports.actions import append_summary, error_commands, in_actions
 from conformance.reports.write import markdown, write_junit, write_results, write_summary
+from conformance.runner.mirror import remove
 from conformance.runner.run import STATE, Outcome, Session, absolute_output, prepare_output
 
 
@@ -49,7 +49,7 @@ def _publish(outcome: Outcome, output: Path, as_json: bool) -> int:
             err=True,
         )
         return Exit.ACCOUNTS
-    shutil.rmtree(output / STATE, ignore_errors=True)
+    remove(output / STATE)
     if not summary["balanced"]:
         for name in (*accounts.missing(), *accounts.unplanned()):
             typer.echo(f"accounts do not balance: {name} is planned or has a result, but not both", err=True)

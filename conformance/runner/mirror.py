@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -15,7 +16,7 @@ def mirror(checkout: Path, target: Path) -> Path:
 
     Args:
         checkout: source tree.
-        target: an empty folder that becomes the root of the copy.
+        target: an empty folder that becomes the root of the copy; where it lies below ``test/``, it is not copied.
 
     Returns:
         The copied ``test`` folder.
@@ -23,9 +24,9 @@ def mirror(checkout: Path, target: Path) -> Path:
     for entry in os.scandir(checkout):
         if entry.name not in ("test", ".git"):
             (target / entry.name).symlink_to(Path(entry.path).resolve())
-    source = checkout / "test"
+    source, target = checkout.resolve() / "test", target.resolve()
     for folder, folders, files in os.walk(source):
-        folders[:] = [name for name in folders if name != "__pycache__"]
+        folders[:] = [name for name in folders if name != "__pycache__" and Path(folder, name) != target]
         copied = target / "test" / os.path.relpath(folder, source)
         copied.mkdir(parents=True, exist_ok=True)
         for name in folders:
@@ -39,3 +40,16 @@ def mirror(checkout: Path, target: Path) -> Path:
             if os.access(path, os.X_OK):
                 (copied / name).chmod(0o755)
     return target / "test"
+
+
+def remove(folder: Path) -> None:
+    """Removes a folder that tests have written into, also where they took the right to do so away.
+
+    What another user owns is left.
+    """
+    for inner, folders, _ in os.walk(folder):
+        for name in folders:
+            if not (path := Path(inner, name)).is_symlink():
+                with contextlib.suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ from conformance.inventory.tree import tree_version
 from conformance.profile import Profile
 from conformance.reports.accounts import Accounts
 from conformance.reports.progress import Progress
-from conformance.runner.mirror import mirror
+from conformance.runner.mirror import mirror, remove
 from conformance.runner.probe import Backend, Probe
 from conformance.runner.spec import Root, Setup, Target
 from conformance.runner.supervisor import Supervisor
@@ -39,6 +38,8 @@ WORKER_MEMORY = 1_200_000_000
 """Bytes that a worker needs before any test, with room for small ones (measured 0.9 to 1.0 GB on torch 2.14)."""
 
 STATE = "state"
+TREES = "trees-"
+"""Prefix of the folder inside the state that holds the copies tests run in; what a killed run left goes first."""
 REQUEST = "request.json"
 
 
@@ -256,7 +257,8 @@ class Session:
         """Runs everything.
 
         Args:
-            state: folder for journals; what an earlier run left in it counts as done.
+            state: folder for journals and for the copy of ``test/``; what an earlier run left in its journals counts
+                as done. The copy is removed at the end.
             quiet: no progress.
 
         Raises:
@@ -266,6 +268,10 @@ class Session:
         started = time.monotonic()
         request, policy = self.request, self.request.profile.policy
         request.profile.rules()
+        state.mkdir(parents=True, exist_ok=True)
+        for left in state.glob(f"{TREES}*"):
+            remove(left)
+        trees = Path(tempfile.mkdtemp(prefix=TREES, dir=state))
         probe = Probe(request.profile)
         try:
             targets = self._choose()
@@ -278,14 +284,14 @@ class Session:
                 weighted = shard(weighted, *parse_shard(request.shard))
                 if not weighted:
                     raise NothingSelectedError(f"shard {request.shard} is empty: there are fewer files than shards")
-            with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
-                roots = self._roots(targets, Path(folder))
-                backend = probe.result()
-                if warning := skew(self._upstream_version, backend.torch):
-                    self.notes.append(warning)
-                return self._run(weighted, roots, backend, state, quiet, started, policy.rerun)
+            roots = self._roots(targets, trees)
+            backend = probe.result()
+            if warning := skew(self._upstream_version, backend.torch):
+                self.notes.append(warning)
+            return self._run(weighted, roots, backend, state, quiet, started, policy.rerun)
         finally:
             probe.close()
+            remove(trees)
 
     def _roots(self, targets: Sequence[Target], folder: Path) -> dict[str, Root]:
         roots: dict[str, Root] = {}
@@ -400,7 +406,7 @@ def _prepare(output: Path, request: Request, resume: bool) -> Path:
         raise ConformanceError(f"--output {output}: the folder is not empty and was not written by conformance run")
     for name in ("results.jsonl", "junit.xml", "summary.json"):
         (output / name).unlink(missing_ok=True)
-    shutil.rmtree(state, ignore_errors=True)
+    remove(state)
     state.mkdir(parents=True)
     marker.write_text(json.dumps(signature))
     return state

@@ -12,6 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conformance.profile import load_profile
+from conformance.runner.run import Request, prepare_output
+
 HOSTILE = Path(__file__).parent / "hostile_tree"
 
 
@@ -235,6 +238,7 @@ def test_C26_interrupt_and_resume(conformance, tmp_path, results, number):
     assert summary["interrupted"] == signal.Signals(number).name
     assert partial, "what had run is in the results"
     before = {line["id"]: line["duration"] for line in partial if line["outcome"] == "passed"}
+    assert not list((output / "state").glob("trees-*")), "the copy of the tests is still there"
 
     again = conformance(*arguments, *targets, "--resume", **environment)
     assert again.returncode == 1, again.stderr
@@ -252,8 +256,9 @@ def test_C26_resume_refuses_another_run(conformance, tmp_path):
     assert "no interrupted run" in done.stderr
 
 
-def test_C26_killed_supervisor_leaves_no_worker(conformance, tmp_path):
-    output = tmp_path / "out"
+def test_C26_killed_supervisor_leaves_no_worker_and_no_file_elsewhere(conformance, tmp_path):
+    output, temporary = tmp_path / "out", tmp_path / "tmp"
+    temporary.mkdir()
     process = conformance(
         "run",
         "--profile",
@@ -264,6 +269,7 @@ def test_C26_killed_supervisor_leaves_no_worker(conformance, tmp_path):
         output,
         "test_hangs.py::TestHangInCall",
         start=True,
+        TMPDIR=str(temporary),
     )
     deadline = time.monotonic() + 60
     children = []
@@ -277,6 +283,10 @@ def test_C26_killed_supervisor_leaves_no_worker(conformance, tmp_path):
     gone, alive = psutil.wait_procs(children, timeout=20)
     assert not alive
     assert gone
+    assert not list(temporary.glob("conformance-*"))
+    assert len(list((output / "state").glob("trees-*"))) == 1
+    prepare_output(output, Request(profile=load_profile(str(HOSTILE)), upstream=HOSTILE), resume=False)
+    assert [path.name for path in (output / "state").iterdir()] == ["request.json"]
 
 
 def test_output_folder_of_somebody_else_is_refused(conformance, tmp_path):

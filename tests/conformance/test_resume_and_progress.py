@@ -1,6 +1,8 @@
 """What a resumed run may continue, what progress says, and where a run keeps its copy of the tests."""
 
 import io
+import subprocess
+import sys
 import types
 
 import pytest
@@ -10,7 +12,9 @@ from conformance.profile import load_profile
 from conformance.reports.accounts import Accounts, Attempt, Planned
 from conformance.reports.progress import Progress
 from conformance.runner import run as run_module
-from conformance.runner.run import Request, installed_torch, prepare_output
+from conformance.runner.mirror import mirror, remove
+from conformance.runner.run import Request, Session, installed_torch, prepare_output
+from conformance.runner.scratch import scratch
 
 TEST = "test/test_a.py::TestA::test_{}"
 
@@ -113,3 +117,73 @@ def test_progress_of_a_plan_says_what_was_found():
     accounts.record(broken)
     progress.result(broken, "error")
     assert shown(accounts, progress) == "5 s · 2 tests found · units 1/3 · error 1"
+
+
+def test_the_copy_of_the_tests_lies_in_the_state_and_goes_with_the_run(parts, tmp_path, monkeypatch):
+    """Also what a killed run left there goes, before anything is looked for."""
+    profile, checkout, output = parts
+    (checkout / "test" / "test_a.py").write_text("def test_x(): pass\n")
+    monkeypatch.setenv("CONFORMANCE_CACHE_DIR", str(tmp_path / "cache"))
+    state = prepare_output(output, request_of(profile, checkout), resume=False)
+    (state / "trees-killed" / "upstream").mkdir(parents=True)
+    seen = []
+
+    def run(self, weighted, roots, *_):
+        seen.append(roots["test/test_a.py"].folder)
+        assert (seen[0] / "test_a.py").is_file()
+        assert not (state / "trees-killed").exists()
+        raise ConformanceError("enough")
+
+    monkeypatch.setattr(Session, "_run", run)
+    with pytest.raises(ConformanceError, match="enough"):
+        Session(request_of(profile, checkout), print).execute(state)
+    assert seen[0].is_relative_to(state)
+    assert [path.name for path in state.iterdir()] == ["request.json"]
+
+
+def test_a_copy_below_the_tests_does_not_copy_itself(tmp_path):
+    (tmp_path / "test" / "inner").mkdir(parents=True)
+    (tmp_path / "test" / "inner" / "test_a.py").write_text("")
+    target = tmp_path / "test" / "out" / "copy"
+    target.mkdir(parents=True)
+    copied = mirror(tmp_path, target)
+    assert (copied / "inner" / "test_a.py").is_file()
+    assert not (copied / "out" / "copy").exists()
+
+
+def test_what_tests_made_unwritable_is_removed(tmp_path):
+    folder = tmp_path / "tree"
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "file").write_text("")
+    (folder / "a" / "b").chmod(0o000)
+    (folder / "a").chmod(0o500)
+    remove(folder)
+    assert not folder.exists()
+
+
+def test_scratch_of_the_dead_goes_and_of_the_living_stays(tmp_path):
+    program = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom conformance.runner.scratch import scratch\n"
+        "with scratch(Path(sys.argv[1])) as folder:\n print(folder, flush=True)\n time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "plans")], stdout=subprocess.PIPE, text=True
+    )
+    other = process.stdout.readline().strip()
+    try:
+        with scratch(tmp_path / "plans") as mine:
+            names = {str(path) for path in (tmp_path / "plans").iterdir() if path.is_dir()}
+            assert names == {other, str(mine)}
+        assert not mine.exists()
+    finally:
+        process.kill()
+        process.communicate()
+    with scratch(tmp_path / "plans") as mine:
+        assert [path for path in (tmp_path / "plans").iterdir() if path.is_dir()] == [mine]
+
+
+def test_scratch_without_a_cache(tmp_path):
+    (tmp_path / "file").write_text("")
+    with scratch(tmp_path / "file" / "plans") as mine:
+        assert mine.is_dir()
+    assert not mine.exists()
