@@ -67,7 +67,7 @@ def test_each_event_was_dispatched_once_and_reported_twice(played):
 def test_the_page_says_it_to_a_reader_without_script(played):
     _, summary = played
     page = httpx.get(summary["prs"][1]["url"]).text
-    assert "broken by this PR" in page.lower() or "BROKEN BY THIS PR" in page
+    assert "Broken by this PR on 1 of 1 backend" in page
     assert "test_broadcast" in page
 
 
