@@ -66,4 +66,6 @@ def plan(
             typer.echo(f"{count:>8}  {reason}")
         for error in errors:
             typer.echo(f"{error['outcome']}: {error['file']}: {error['message']}")
-    raise typer.Exit(Exit.ACCOUNTS if outcome.interrupted else Exit.AS_EXPECTED)
+    if outcome.interrupted:
+        typer.echo(f"conformance: interrupted by {outcome.interrupted}; the plan is incomplete", err=True)
+        raise typer.Exit(Exit.ACCOUNTS)

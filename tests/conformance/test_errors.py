@@ -10,6 +10,9 @@ import typer
 from conformance.cli import app, main
 from conformance.fetch import store
 from conformance.inventory.tree import tree_version
+from conformance.reports.accounts import Accounts
+from conformance.runner.probe import Backend
+from conformance.runner.run import Outcome, Session
 from conformance.runner.supervisor import Supervisor
 
 
@@ -193,6 +196,14 @@ def test_ctrl_c_says_interrupted(command, failing, error):
     failing(error)
     code, _, err = command("fail")
     assert (code, err.strip()) == (3, "conformance: interrupted")
+
+
+def test_ctrl_c_while_files_are_imported_says_that_the_plan_is_incomplete(command, profile, monkeypatch):
+    found = Outcome(Accounts(), Backend("2.14.1", 1), "", 1.0, [], interrupted="SIGINT")
+    monkeypatch.setattr(Session, "execute", lambda *_, **__: found)
+    code, _, err = command("plan", "--profile", profile())
+    assert code == 3
+    assert "interrupted by SIGINT" in err
 
 
 def bring(folder):
