@@ -120,6 +120,9 @@ def _upload(
     ticket = answer.get("results_upload")
     if results is None or results.file is None:
         return None
+    if results.file.stat().st_size == 0:
+        say(f"{results.file} is empty: no test was run, so there is nothing to upload")
+        return None
     if not isinstance(ticket, dict):
         say("the relay offered no address for per-test results, so they stay with the job")
         return None

@@ -97,6 +97,14 @@ def test_report_of_both_states_with_results(job: Job, peer: Peer, tmp_path: Path
     assert gzip.decompress(upload.body) == (tmp_path / "out" / "results.jsonl").read_bytes()
 
 
+def test_report_of_a_run_without_a_test_uploads_nothing(job: Job, peer: Peer, tmp_path: Path) -> None:
+    (results(tmp_path / "out") / "results.jsonl").write_text("")
+    done = job.run("--status", "completed", "--conclusion", "failure", "--results", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "is empty: no test was run" in done.stdout
+    assert not peer.made("POST", r"/api/v1/runs/\w+/tests")
+
+
 def test_report_repeated_is_answered_as_the_first(job: Job, peer: Peer, tmp_path: Path) -> None:
     arguments = ("--status", "completed", "--results", str(results(tmp_path / "out")))
     assert job.run(*arguments).returncode == 0
