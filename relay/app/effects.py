@@ -147,8 +147,8 @@ class Effects:
             state=check.state,
         )
         github_id = check.github_id
-        if github_id is None and task.attempts > 1:
-            # An earlier attempt may have created it without hearing the answer.
+        if github_id is None and (task.attempts > 1 or check.version > 1):
+            # An earlier attempt, of this wish or of one before it, may have created it without hearing the answer.
             taken = await service.database.run(lambda connection: job_store.github_ids(connection, check.head_sha))
             for run in await service.github.find_check_runs(upstream, check.head_sha, check.name):
                 if run.get("external_id") == check.external_id and run.get("id") not in taken:

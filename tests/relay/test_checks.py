@@ -144,12 +144,16 @@ def test_2_a_failed_check_run_write_is_repeated_until_it_is_there(relay: Running
 
 
 @sqlite_only
+@pytest.mark.parametrize("newer_wish", ["at once", "after the lost answer"])
 def test_2_a_check_run_whose_creation_was_not_heard_of_is_not_created_twice(
-    relay: Running, peer: Peer, mint: Minter
+    relay: Running, peer: Peer, mint: Minter, newer_wish: str
 ) -> None:
     peer.fail(r"/check-runs$", status=201, drop=True, after=True)
     backend = Backend(relay, peer, mint, LABEL)
     backend.say("in_progress")
+    if newer_wish == "after the lost answer":
+        # The newer wish queues the task anew, so its attempts are counted from the start.
+        wait_for(lambda: peer.checks, 30)
     backend.say("completed")
     wait_for(lambda: [check for check in peer.checks.values() if check["status"] == "completed"], 30)
     assert len(peer.checks) == 1
