@@ -55,4 +55,4 @@ bench: setup
 	@set -e; for file in $(BENCH); do echo "bench: $$file"; $(BIN)/python $$file; done
 
 clean:
-	@rm -rf build *.egg-info spyre_backend/_C.*.so $(VENV)/.setup-extension
+	@rm -rf build *.egg-info spyre_backend/_C.*.so .venv*/.setup-extension
