@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import httpx
 
 from demo.loop import Loop, Places
 from demo.services import DemoError, Services
+from demo.upstream import Tree
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -30,7 +32,7 @@ def _say_since(started: float) -> Any:
     return say
 
 
-def _conclude(summary: dict[str, Any]) -> None:
+def _conclude(summary: dict[str, Any], told: Path) -> None:
     """The lines that the demo is for."""
     print()
     for pull in summary["prs"]:
@@ -41,16 +43,20 @@ def _conclude(summary: dict[str, Any]) -> None:
             line += f": {count} new failing test{'s' if count > 1 else ''}: {names}"
         print(line)
         print(f"    {pull['url']}")
-    print(f"\n{summary['seconds']:.0f} s; everything is told in build/demo/summary.json")
+    print(f"\n{summary['seconds']:.0f} s; everything is told in {told}")
 
 
-def main() -> int:
-    """Play the demo; keep the servers up until Ctrl-C, or stop at once with ``DEMO_ONCE=1``.
+def play(build: Path, *, once: bool, tree: Tree | None = None, variables: Mapping[str, str] | None = None) -> int:
+    """Play the demo and keep the servers up until Ctrl-C.
+
+    Args:
+        build: folder of everything that it makes; ``demo`` in it is emptied first, ``upstream`` is kept.
+        once: stop at the end instead.
+        tree, variables: as for :class:`demo.loop.Loop`.
 
     Returns:
         0 done, 1 something failed, 2 another demo is running here, 130 interrupted.
     """
-    build = _CHECKOUT / "build"
     places = Places(checkout=_CHECKOUT, work=build / "demo", cache=build / "upstream")
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _raise_interrupt)
@@ -66,11 +72,14 @@ def main() -> int:
         places.work.mkdir(parents=True)
         with Services() as services:
             try:
-                _conclude(Loop(places, _say_since(time.monotonic())).run(services))
+                _conclude(
+                    Loop(places, _say_since(time.monotonic()), tree, variables).run(services),
+                    places.work / "summary.json",
+                )
             except httpx.HTTPError as error:
                 services.check()
                 raise DemoError(f"a server does not answer: {error}; its log is in {places.work}/logs.") from error
-            if os.environ.get("DEMO_ONCE", "") not in ("", "0"):
+            if once:
                 return 0
             print("The servers stay up; Ctrl-C stops them.", flush=True)
             while True:
@@ -88,4 +97,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(play(_CHECKOUT / "build", once=os.environ.get("DEMO_ONCE", "") not in ("", "0")))
