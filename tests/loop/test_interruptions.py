@@ -36,9 +36,8 @@ def processes(marker: str) -> dict[int, list[str]]:
             if "\nState:\tZ" in (entry / "status").read_text():
                 continue
             arguments = (entry / "cmdline").read_bytes().decode(errors="replace")
-            said = (
-                arguments + str((entry / "cwd").readlink()) + (entry / "environ").read_bytes().decode(errors="replace")
-            )
+            environment = (entry / "environ").read_bytes().decode(errors="replace")
+            said = arguments + str((entry / "cwd").readlink()) + environment
         except OSError:
             continue  # it ended while we were looking
         if marker in said:
