@@ -285,6 +285,6 @@ def test_torchscript_lists_of_optional_tensors():
         x[x < 2] = 7.0
         return x
 
-    with pytest.warns(FutureWarning):
+    with pytest.warns((FutureWarning, DeprecationWarning), match="deprecated"):
         scripted = torch.jit.script(fill)
     assert scripted(torch.arange(4.0, device=DEVICE)).tolist() == [7, 7, 2, 3]
