@@ -24,3 +24,9 @@ class NothingSelectedError(ConformanceError):
     """A selection came out empty: never a success, because a typo would look like a pass (C27)."""
 
     code = Exit.ACCOUNTS
+
+
+class AccountsError(ConformanceError):
+    """Results that do not add up, or not to the whole that was asked for (C27)."""
+
+    code = Exit.ACCOUNTS

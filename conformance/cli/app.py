@@ -31,7 +31,7 @@ def main() -> None:
     program, nor a disk that is full, nor a reader of the output that has gone.
     """
     try:
-        from conformance.cli import fetch, inventory, plan, run  # noqa: F401
+        from conformance.cli import diff, fetch, inventory, merge, plan, report, run  # noqa: F401
 
         # Without standalone mode click returns the code of typer.Exit instead of raising it.
         code = app(standalone_mode=False)

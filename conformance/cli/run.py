@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,37 +9,20 @@ import typer
 
 from conformance.cli import options as o
 from conformance.cli.app import app
+from conformance.cli.publish import publish, verdict
 from conformance.errors import Exit
-from conformance.reports.actions import append_summary, error_commands, in_actions
-from conformance.reports.write import markdown, write_junit, write_results, write_summary
 from conformance.runner.mirror import remove
 from conformance.runner.run import STATE, Outcome, Session, absolute_output, prepare_output
 
 
-def _publish(outcome: Outcome, output: Path, as_json: bool) -> int:
+def _finish(outcome: Outcome, output: Path, as_json: bool) -> int:
     """Writes the files, prints the verdict.
 
     Returns:
         The exit code.
     """
     accounts, summary = outcome.accounts, outcome.summary()
-    write_results(accounts, output / "results.jsonl")
-    write_junit(accounts, output / "junit.xml", f"conformance {outcome.profile}")
-    write_summary(summary, output / "summary.json")
-    text = markdown(accounts, summary, outcome.unexpected)
-    if in_actions():
-        append_summary(text)
-        for line in error_commands(accounts, outcome.unexpected):
-            typer.echo(line, err=as_json)
-    if as_json:
-        json.dump(summary, sys.stdout, indent=2)
-        typer.echo()
-    else:
-        for name in outcome.unexpected:
-            last = accounts.attempts[name][-1]
-            typer.echo(f"{accounts.outcome(name)}: {name}: {' '.join((last.message or last.reason).split())[:300]}")
-        counts = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items())
-        typer.echo(f"{summary['planned']} planned: {counts}; {summary['seconds']:.1f} s; results in {output}")
+    publish(accounts, summary, outcome.unexpected, output, as_json)
     if outcome.interrupted:
         typer.echo(
             f"interrupted by {outcome.interrupted}: {summary['not_run']} known tests have no result, files not yet "
@@ -50,11 +31,7 @@ def _publish(outcome: Outcome, output: Path, as_json: bool) -> int:
         )
         return Exit.ACCOUNTS
     remove(output / STATE)
-    if not summary["balanced"]:
-        for name in (*accounts.missing(), *accounts.unplanned()):
-            typer.echo(f"accounts do not balance: {name} is planned or has a result, but not both", err=True)
-        return Exit.ACCOUNTS
-    return Exit.UNEXPECTED if outcome.unexpected else Exit.AS_EXPECTED
+    return verdict(accounts, summary, outcome.unexpected)
 
 
 @app.command()
@@ -93,4 +70,4 @@ def run(
     output = absolute_output(output)
     state = prepare_output(output, request, resume)
     outcome = Session(request, lambda text: typer.echo(text, err=True)).execute(state)
-    raise typer.Exit(_publish(outcome, output, as_json))
+    raise typer.Exit(_finish(outcome, output, as_json))

@@ -21,8 +21,8 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 MARKDOWN_ROWS = 100
 
 
-def _replace(path: Path, text: str) -> None:
-    """Writes a file in one step, so that nobody reads half of it."""
+def replace(path: Path, text: str) -> None:
+    """Writes a text file in one step, so that nobody reads half of it."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8", errors="replace") as stream:
         stream.write(text)
     Path(stream.name).chmod(0o644)
@@ -31,7 +31,7 @@ def _replace(path: Path, text: str) -> None:
 
 def write_results(accounts: Accounts, path: Path) -> None:
     """JSON lines, the source of all other outputs."""
-    _replace(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in accounts.lines()))
+    replace(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in accounts.lines()))
 
 
 def write_junit(accounts: Accounts, path: Path, name: str) -> None:
@@ -77,7 +77,7 @@ def _clean(text: str) -> str:
 
 def write_summary(summary: dict[str, Any], path: Path) -> None:
     """``summary.json``."""
-    _replace(path, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    replace(path, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
 
 def _cell(text: str, limit: int = 160) -> str:

@@ -9,7 +9,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
@@ -24,7 +25,9 @@ from conformance.inventory.scan import scan_file
 from conformance.inventory.tree import tree_version
 from conformance.profile import Profile
 from conformance.reports.accounts import Accounts
+from conformance.reports.files import ALL, SUMMARY
 from conformance.reports.progress import Progress
+from conformance.reports.summary import summarise
 from conformance.runner.mirror import mirror, remove
 from conformance.runner.probe import Backend, Probe
 from conformance.runner.spec import Root, Setup, Target
@@ -111,26 +114,19 @@ class Outcome:
     profile: str = ""
 
     def summary(self) -> dict[str, Any]:
-        """``summary.json`` (spec §6), with what a reader needs to judge it."""
-        outcomes = self.accounts.outcomes()
-        return {
-            "planned": len(self.accounts.planned),
-            "outcomes": dict(sorted(outcomes.items())),
-            "balanced": self.accounts.balanced(),
-            "crashed": self.accounts.named("crashed"),
-            "timed_out": self.accounts.named("timed_out"),
-            "flaky": self.accounts.named("flaky"),
-            "unexpected": self.unexpected,
-            "not_run": len(self.accounts.missing()),
-            "seconds": round(self.seconds, 3),
-            "torch": self.backend.torch,
-            "upstream": self.upstream,
-            "profile": self.profile,
-            "devices": self.backend.devices,
-            "shard": self.shard,
-            "interrupted": self.interrupted,
-            "notes": self.selection_notes + self.notes,
-        }
+        """``summary.json``."""
+        return summarise(
+            self.accounts,
+            unexpected=self.unexpected,
+            seconds=self.seconds,
+            torch=self.backend.torch,
+            upstream=self.upstream,
+            profile=self.profile,
+            devices=self.backend.devices,
+            shard=self.shard,
+            interrupted=self.interrupted,
+            notes=self.selection_notes + self.notes,
+        )
 
 
 def default_jobs() -> int:
@@ -374,12 +370,8 @@ def prepare_output(output: Path, request: Request, resume: bool) -> Path:
         ConformanceError: the folder holds something else or cannot be made, or there is nothing to resume, or it was
             another run.
     """
-    try:
+    with _said(output):
         return _prepare(output, request, resume)
-    except OSError as error:
-        raise ConformanceError(
-            f"--output {output}: {error.strerror or error}; give a folder that can be made and written"
-        ) from error
 
 
 def _prepare(output: Path, request: Request, resume: bool) -> Path:
@@ -402,14 +394,42 @@ def _prepare(output: Path, request: Request, resume: bool) -> Path:
                 "--resume"
             )
         return state
-    if output.exists() and any(output.iterdir()) and not marker.exists() and not (output / "summary.json").exists():
-        raise ConformanceError(f"--output {output}: the folder is not empty and was not written by conformance run")
-    for name in ("results.jsonl", "junit.xml", "summary.json"):
-        (output / name).unlink(missing_ok=True)
-    remove(state)
+    _empty(output)
     state.mkdir(parents=True)
     marker.write_text(json.dumps(signature))
     return state
+
+
+def prepare_folder(output: Path) -> None:
+    """Makes an output folder and removes an earlier run in it.
+
+    Raises:
+        ConformanceError: the folder holds something else or cannot be made.
+    """
+    with _said(output):
+        _empty(output)
+
+
+@contextmanager
+def _said(output: Path) -> Iterator[None]:
+    """Turns what the system says about the output folder into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise ConformanceError(
+            f"--output {output}: {error.strerror or error}; give a folder that can be made and written"
+        ) from error
+
+
+def _empty(output: Path) -> None:
+    state = output / STATE
+    ours = (state / REQUEST).exists() or (output / SUMMARY).exists()
+    if output.exists() and any(output.iterdir()) and not ours:
+        raise ConformanceError(f"--output {output}: the folder is not empty and was not written by conformance run")
+    for name in ALL:
+        (output / name).unlink(missing_ok=True)
+    remove(state)
+    output.mkdir(parents=True, exist_ok=True)
 
 
 def plan_rows(accounts: Accounts) -> list[dict[str, Any]]:

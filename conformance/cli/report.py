@@ -1,0 +1,37 @@
+"""``conformance report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from conformance.cli.app import app
+from conformance.reports.files import HTML, MARKDOWN
+from conformance.reports.html import html
+from conformance.reports.read import read_run
+from conformance.reports.write import markdown, replace
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="Output folder of a finished run.")],
+    form: Annotated[Literal["html", "markdown"], typer.Option("--format", help="What to write.")] = "html",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Where it goes (default: report.html or report.md in DIR)."),
+    ] = None,
+) -> None:
+    """Write what a person reads of a run: accounts, failures by cause, operators × dtypes, slowest tests.
+
+    The HTML page holds everything and asks for nothing: it can be mailed or kept as an artifact.
+    """
+    found = read_run(run)
+    if form == "html":
+        text = html(found.accounts, found.summary)
+    else:
+        text = markdown(found.accounts, found.summary, found.summary["unexpected"])
+    target = output or run / (HTML if form == "html" else MARKDOWN)
+    replace(target, text)
+    typer.echo(target)

@@ -1,0 +1,54 @@
+"""``summary.json`` (spec §6): one run in figures, with what a reader needs to judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from conformance.reports.accounts import Accounts
+
+
+def summarise(
+    accounts: Accounts,
+    *,
+    unexpected: Sequence[str],
+    seconds: float,
+    torch: str,
+    upstream: str,
+    profile: str,
+    devices: int,
+    shard: str = "",
+    interrupted: str = "",
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The content of ``summary.json``.
+
+    Args:
+        accounts: of the run.
+        unexpected: ids that make it fail.
+        seconds: how long it took.
+        torch, upstream: versions; ``upstream`` is ``""`` without a checkout.
+        profile: name of the backend's profile.
+        devices: how many the backend has.
+        shard: ``i/n``, ``""`` for a whole run.
+        interrupted: signal name, ``""`` when it ran to the end.
+        notes: sentences for the reader.
+    """
+    return {
+        "planned": len(accounts.planned),
+        "outcomes": dict(sorted(accounts.outcomes().items())),
+        "balanced": accounts.balanced(),
+        "crashed": accounts.named("crashed"),
+        "timed_out": accounts.named("timed_out"),
+        "flaky": accounts.named("flaky"),
+        "unexpected": list(unexpected),
+        "not_run": len(accounts.missing()),
+        "seconds": round(seconds, 3),
+        "torch": torch,
+        "upstream": upstream,
+        "profile": profile,
+        "devices": devices,
+        "shard": shard,
+        "interrupted": interrupted,
+        "notes": list(notes),
+    }

@@ -1,0 +1,304 @@
+"""C27, C29, C30: what is done with runs that are over: merge, diff, report."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from conformance.errors import AccountsError, ConformanceError
+from conformance.reports.accounts import OUTCOMES, Accounts, Attempt, Planned
+from conformance.reports.diff import diff
+from conformance.reports.html import cause, clusters, html
+from conformance.reports.merge import merge
+from conformance.reports.read import read_run
+from conformance.reports.summary import summarise
+from conformance.reports.write import write_results, write_summary
+
+HERE = Path(__file__).parent
+TEST = """
+import unittest
+
+class Test{name}(unittest.TestCase):
+    def test_passes(self):
+        pass
+
+    def test_fails(self):
+        self.assertEqual(len("{name}"), 0)
+
+    @unittest.skip("not here")
+    def test_skips(self):
+        pass
+"""
+
+
+def made(**outcomes):
+    """Accounts of tests by name; a list is a test's attempts."""
+    accounts = Accounts()
+    for name, listed in outcomes.items():
+        test = f"test/test_a.py::TestA::test_{name}@spyre"
+        accounts.plan(Planned(test, "GENERIC"))
+        for number, outcome in enumerate([listed] if isinstance(listed, str) else listed, start=1):
+            message = f"{outcome} at 0x7f{number}" if outcome not in ("passed", "deselected") else ""
+            accounts.record(Attempt(test, outcome, number, 0.5, "call", message, "a trace"))
+    return accounts
+
+
+def left(folder, accounts, **more):
+    """The folder that a run with these accounts leaves."""
+    folder.mkdir()
+    write_results(accounts, folder / "results.jsonl")
+    base = {"seconds": 2, "torch": "2.14.1", "upstream": "2.6.0", "profile": "spyre", "devices": 2}
+    write_summary(
+        summarise(accounts, unexpected=accounts.unexpected(False), **{**base, **more}), folder / "summary.json"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(conformance, tmp_path_factory):
+    """Real runs of a tree of three files: the whole, and its two shards."""
+    work = tmp_path_factory.mktemp("runs")
+    tests = work / "tree" / "test"
+    tests.mkdir(parents=True)
+    (work / "tree" / "version.txt").write_text("2.14.0")
+    for name in ("a", "bb", "ccc"):
+        (tests / f"test_{name}.py").write_text(TEST.format(name=name))
+
+    def run(output, *more):
+        done = conformance(
+            "run", "--profile", HERE / "cpu_profile", "--upstream", work / "tree", "--unclassified", "include",
+            "--output", work / output, *more, *sorted(tests.glob("*.py")),
+        )  # fmt: skip
+        assert done.returncode == 1, done.stderr
+
+    run("whole")
+    run("one", "--shard", "1/2")
+    run("two", "--shard", "2/2")
+    return work
+
+
+def facts(folder):
+    """Results without what differs between two runs of the same: times, and paths of temporary folders."""
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in ("duration", "trace")} for line in lines]
+
+
+def test_C27_shards_merge_to_the_whole(conformance, runs):
+    done = conformance("merge", runs / "one", runs / "two", "--output", runs / "merged", "--json")
+    assert done.returncode == 1, done.stderr
+    assert facts(runs / "merged") == facts(runs / "whole")
+    whole = json.loads((runs / "whole" / "summary.json").read_text())
+    merged = json.loads(done.stdout)
+    assert merged == json.loads((runs / "merged" / "summary.json").read_text())
+    for name in whole.keys() - {"seconds"}:
+        assert merged[name] == whole[name], name
+    assert (runs / "merged" / "junit.xml").exists()
+    assert merged["planned"] == 9 and merged["outcomes"] == {"failed": 3, "passed": 3, "skipped": 3}
+
+
+def test_C29_what_was_read_is_written_again_to_the_letter(runs, tmp_path):
+    """A field that the reader forgets would be lost in every merge."""
+    write_results(read_run(runs / "whole").accounts, tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_text() == (runs / "whole" / "results.jsonl").read_text()
+
+
+def test_C27_a_missing_shard_is_named(conformance, runs, tmp_path):
+    done = conformance("merge", runs / "two", "--output", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (3, "conformance: missing shards: 1/2\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_C27_parts_that_share_no_test_are_one_run(tmp_path):
+    first, second = made(x="passed", y="flaky"), Accounts()
+    second.plan(Planned("wheel/ops.py::TestOps::test_z[add][float32]@spyre"))
+    second.record(Attempt("wheel/ops.py::TestOps::test_z[add][float32]@spyre", "timed_out"))
+    parts = [left(tmp_path / "a", first), left(tmp_path / "b", second, upstream="", notes=["no checkout"])]
+    accounts, summary = merge([read_run(part) for part in parts])
+    assert summary["outcomes"] == {"flaky": 1, "passed": 1, "timed_out": 1}
+    assert (summary["planned"], summary["balanced"], summary["seconds"]) == (3, True, 4)
+    assert (summary["upstream"], summary["notes"]) == ("2.6.0", ["no checkout"])
+    assert summary["unexpected"] == ["wheel/ops.py::TestOps::test_z[add][float32]@spyre"] == summary["timed_out"]
+    assert accounts.balanced()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "words"),
+    [
+        ({}, {}, AccountsError, "more than one run"),
+        ({"shard": "1/2"}, {}, ConformanceError, "is a whole run"),
+        ({"shard": "1/2"}, {"shard": "1/2"}, ConformanceError, "there twice"),
+        ({"shard": "1/2"}, {"shard": "2/3"}, ConformanceError, "different runs"),
+        ({"shard": "1/3"}, {"shard": "3/3"}, AccountsError, "missing shards: 2/3"),
+        ({"shard": "1/2"}, {"shard": "two"}, ConformanceError, "shard"),
+        ({"torch": "2.13.0"}, {}, ConformanceError, "different torchs"),
+        ({"profile": "xpu"}, {}, ConformanceError, "different profiles"),
+        ({"upstream": "2.7.0"}, {}, ConformanceError, "different upstreams"),
+        ({"interrupted": "SIGINT"}, {}, ConformanceError, "--resume"),
+    ],
+)
+def test_C27_what_is_not_one_run_is_refused(tmp_path, first, second, kind, words):
+    folders = [left(tmp_path / name, made(x="passed"), **more) for name, more in (("a", first), ("b", second))]
+    with pytest.raises(kind, match=words):
+        merge([read_run(folder) for folder in folders])
+
+
+RESULTS, SUMMARY = "results.jsonl", "summary.json"
+DAMAGE = {
+    "no folder": (lambda folder: shutil.rmtree(folder), "summary.json: No such file"),
+    "no results": (lambda folder: (folder / RESULTS).unlink(), "results.jsonl: No such file"),
+    "a line is cut": (lambda folder: cut(folder / RESULTS), r"results\.jsonl:2: not JSON"),
+    "a line is lost": (lambda folder: drop(folder / RESULTS), "holds 1 tests, but summary.json says 2"),
+    "no summary": (lambda folder: (folder / SUMMARY).write_text("[]"), "summary.json: not a JSON object"),
+    "summary of text": (lambda folder: edit(folder / SUMMARY, '"planned": 2', '"planned": "2"'), "'planned'"),
+    "no outcome": (lambda folder: edit(folder / RESULTS, '"outcome"', '"outcom"'), ":1: no field 'outcome'"),
+    "strange outcome": (lambda folder: edit(folder / RESULTS, '"passed"', '"great"'), ":1: outcome 'great'"),
+    "attempt of text": (lambda folder: edit(folder / RESULTS, '"attempt": 1', '"attempt": "1"'), ":1: field"),
+    "attempt of truth": (lambda folder: edit(folder / RESULTS, '"attempt": 1', '"attempt": true'), ":1: field"),
+    "attempt 0": (lambda folder: edit(folder / RESULTS, '"attempt": 1', '"attempt": 0'), ":1: attempt 0"),
+    "a line twice": (lambda folder: double(folder / RESULTS), ":2: attempt 1 of"),
+    "an id of nothing": (lambda folder: edit(folder / RESULTS, "::TestA::", "::A::B::C::"), ":1: .* parts"),
+    "not text": (lambda folder: (folder / RESULTS).write_bytes(b"\xff\xfe{}\n"), ":1: not JSON"),
+    "deep": (lambda folder: (folder / RESULTS).write_text("[" * 100_000 + "\n"), ":1: not JSON"),
+}
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def cut(path):
+    path.write_text(path.read_text()[:-40])
+
+
+def drop(path):
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+
+
+def double(path):
+    first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, first, *rest]))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_run_is_refused_with_its_place(tmp_path, damage):
+    folder = left(tmp_path / "run", made(x="passed", y="failed"))
+    action, words = DAMAGE[damage]
+    action(folder)
+    with pytest.raises(ConformanceError, match=words):
+        read_run(folder)
+
+
+def test_C30_each_change_has_its_list():
+    base = made(
+        stays="passed", breaks="passed", crashes="xfailed", broken="failed", mended="error", now_skipped="passed",
+        gone="passed", never="deselected", was_skipped="skipped", a="passed", b="passed", c="passed",
+    )  # fmt: skip
+    head = made(
+        stays="passed", breaks=["failed", "failed"], crashes="crashed", broken="timed_out", mended="passed",
+        now_skipped="skipped", fresh="failed", was_skipped="failed", a="passed", b="passed", c=["failed", "passed"],
+    )  # fmt: skip
+    found = {
+        field: [re.search("test_(\\w+)@", name)[1] for name in names]
+        for field, names in diff(base, head).as_json().items()
+        if field != "narrowed"
+    }
+    assert found == {
+        "newly_failing": ["breaks", "crashes", "fresh", "was_skipped"],
+        "still_failing": ["broken"],
+        "fixed": ["mended"],
+        "missing": ["gone"],
+        "newly_skipped": ["now_skipped"],
+        "appeared": ["fresh"],
+    }
+
+
+def test_C30_a_selection_does_not_miss_what_it_was_not_asked_for():
+    base = made(**{f"t{number}": "passed" for number in range(20)})
+    head = made(t1="passed", t2="passed")
+    found = diff(base, head)
+    assert (found.narrowed, found.missing, found.worse) == (True, (), False)
+    assert diff(base, base).worse is False
+
+
+def test_C30_the_command(conformance, tmp_path):
+    base = left(tmp_path / "base", made(a="passed", b="failed"))
+    head = left(tmp_path / "head", made(a="failed", b="passed"))
+    done = conformance("diff", base, head / "results.jsonl")
+    assert done.returncode == 1
+    assert "1 newly failing:\n  test/test_a.py::TestA::test_a@spyre  passed → failed  failed at" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("worse: 1 newly failing, 0 missing")
+    done = conformance("diff", "--json", head, base)
+    assert json.loads(done.stdout)["fixed"] == ["test/test_a.py::TestA::test_a@spyre"]
+    same = conformance("diff", base, base)
+    assert (same.returncode, "not worse: " in same.stdout) == (0, True)
+    nothing = conformance("diff", base, tmp_path / "nowhere")
+    assert (nothing.returncode, nothing.stderr.count("\n")) == (2, 1)
+    assert f"{tmp_path}/nowhere" in nothing.stderr
+
+
+class Page(HTMLParser):
+    """What a browser would load and run, and the page's text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.asked, self.text = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.asked += [value for name, value in attrs if name in ("src", "href", "srcset") or name.startswith("on")]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_C29_the_page_asks_for_nothing_and_shows_hostile_text_as_text(tmp_path):
+    accounts = made(fine="passed")
+    hostile = "<script>alert(1)</script>\x1b[31m\u202e{{ 7 * 7 }}"
+    name = 'test/test_a.py::TestA::test_<img src=x onerror=alert(1)>[add"onload=x][float32]@spyre'
+    accounts.plan(Planned(name))
+    accounts.record(Attempt(name, "failed", 1, 0.5, "call", hostile, hostile, hostile))
+    summary = json.loads(
+        (left(tmp_path / "run", accounts, profile=hostile, notes=[hostile]) / "summary.json").read_text()
+    )
+    text = html(accounts, summary)
+    page = Page(text)
+    assert page.asked == [] and not {"script", "img", "link", "iframe"} & set(page.tags)
+    shown = "".join(page.text)
+    assert "<script>alert(1)</script>" in shown and "{{ 7 * 7 }}" in shown and name in shown
+
+
+def test_C29_the_page_tells_the_whole_run(conformance, runs, tmp_path):
+    done = conformance("report", runs / "whole")
+    assert (done.returncode, done.stdout.strip()) == (0, str(runs / "whole" / "report.html"))
+    shown = "".join(Page((runs / "whole" / "report.html").read_text()).text)
+    assert "3 unexpected" in shown and "planned9" in shown
+    for line in facts(runs / "whole"):
+        assert line["outcome"] in shown
+    done = conformance("report", runs / "whole", "--format", "markdown", "--output", tmp_path / "own.md")
+    assert "3 unexpected" in (tmp_path / "own.md").read_text()
+
+
+def test_C29_every_outcome_has_a_place_on_the_page():
+    accounts = Accounts()
+    for number, outcome in enumerate(OUTCOMES):
+        name = f"wheel/ops.py::TestOps::test_{outcome}[op{number}][float32]@spyre"
+        accounts.plan(Planned(name))
+        accounts.record(Attempt(name, outcome))
+    summary = summarise(accounts, unexpected=[], seconds=1, torch="2.14.1", upstream="", profile="spyre", devices=1)
+    shown = "".join(Page(html(accounts, summary)).text)
+    assert all(outcome in shown for outcome in OUTCOMES)
+    assert sum(f"op{number}" in shown for number in range(len(OUTCOMES))) >= len(OUTCOMES) - 1
+
+
+def test_C29_failures_of_one_cause_are_one_cluster():
+    accounts = made(a="failed", b="failed", c=["failed", "failed"], d="crashed", e="passed")
+    assert [(found.outcome, len(found.names)) for found in clusters(accounts)] == [("failed", 3), ("crashed", 1)]
+    assert cause("index 7 is out of bounds for size 3.5e-2 at 0xfeed in /usr/lib/x.so") == (
+        "index # is out of bounds for size # at <address> in /…"
+    )
