@@ -11,12 +11,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from relay.app.settings import Settings
+    from pydantic_settings import BaseSettings
+
+    from relay.app.findings import Finding
+    from relay.app.settings import Settings, StoreSettings
     from relay.store.database import Database
 
 app = typer.Typer(
@@ -28,10 +31,15 @@ app = typer.Typer(
 allowlist_app = typer.Typer(help="The allowlist of downstream repositories.", no_args_is_help=True)
 deliveries_app = typer.Typer(help="Webhook deliveries and their dispatches.", no_args_is_help=True)
 tasks_app = typer.Typer(help="Effects that are owed, and dead letters.", no_args_is_help=True)
+config_app = typer.Typer(help="The settings.", no_args_is_help=True)
+token_app = typer.Typer(help="OIDC tokens of callers.", no_args_is_help=True)
 app.add_typer(allowlist_app, name="allowlist")
 app.add_typer(deliveries_app, name="deliveries")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(config_app, name="config")
+app.add_typer(token_app, name="token")
 
+S = TypeVar("S", bound="BaseSettings")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
@@ -43,17 +51,33 @@ def _fail(message: str, code: int) -> typer.Exit:
 def _settings() -> Settings:
     """Read the settings and set up logging, or say everything that is wrong with them."""
     from relay.app import logs
-    from relay.app.settings import ConfigurationError, load
+    from relay.app.settings import Settings
 
-    try:
-        settings = load()
-    except ConfigurationError as error:
-        raise _fail(str(error), 2) from error
+    settings = _part(Settings)
     logs.configure(settings.log_format, settings.log_level)
     return settings
 
 
-def _database(settings: Settings) -> Database:
+def _part(kind: type[S]) -> S:
+    """The settings that a command needs, or everything that is wrong with them."""
+    from relay.app.settings import ConfigurationError, load
+
+    try:
+        return load(kind)
+    except ConfigurationError as error:
+        raise _fail(str(error), 2) from error
+
+
+def _store_settings() -> StoreSettings:
+    from relay.app import logs
+    from relay.app.settings import StoreSettings
+
+    settings = _part(StoreSettings)
+    logs.configure(settings.log_format, "warning")  # what matters is printed
+    return settings
+
+
+def _database(settings: StoreSettings) -> Database:
     from relay.store.database import Database, StoreUnavailable
 
     try:
@@ -240,7 +264,7 @@ def deliveries_replay(
 
     from relay.store import deliveries
 
-    settings = _settings()
+    settings = _store_settings()
     now = time.time()
 
     def work(connection: Any) -> Any:
@@ -282,7 +306,7 @@ def tasks_retry(
 
     if bool(ids) == everything:
         raise _fail("name the tasks' ids, or --all", 2)
-    settings = _settings()
+    settings = _store_settings()
     now = time.time()
     number = _query(
         lambda connection: tasks.revive(connection, now=now, give_up_at=now + settings.retention_seconds, ids=ids),
@@ -291,10 +315,123 @@ def tasks_retry(
     typer.echo(f"{number} tasks queued again")
 
 
-def _query(work: Any, settings: Settings | None = None) -> Any:
+@config_app.command("check")
+def config_check(as_json: Json = False) -> None:
+    """Check the settings without asking anyone: every error at once, and what is valid but probably not meant.
+
+    Exit codes: 0 usable, 1 the allowlist or the database cannot be used, 2 the settings are not valid.
+    """
+    from relay.app.diagnosis import configuration
+
+    settings = _settings()
+    findings = configuration(settings, os.environ)
+    if as_json:
+        shown = settings.model_dump(mode="json")
+        shown["database_url"] = _without_password(settings.database_url)
+        typer.echo(json.dumps({"findings": [vars(finding) for finding in findings], "settings": shown}))
+    else:
+        for finding in findings:
+            typer.echo(str(finding))
+    _exit_by(findings)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Check settings, store, allowlist, GitHub App, installations, clock, key servers and HUD. Changes nothing.
+
+    Exit codes: 0 the relay can work (warnings are printed), 1 something does not, 2 the settings are not valid.
+    """
+    import asyncio
+
+    from relay.app import logs
+    from relay.app.diagnosis import configuration, surroundings
+    from relay.app.service import Service
+
+    settings = _settings()
+    logs.configure(settings.log_format, "critical")  # the findings say it
+    findings = configuration(settings, os.environ)
+
+    def show(finding: Finding) -> None:
+        if not as_json:
+            typer.echo(str(finding))
+
+    async def look() -> None:
+        service = Service.create(settings)
+        try:
+            async for finding in surroundings(service):
+                findings.append(finding)
+                show(finding)
+        finally:
+            await service.close()
+
+    for finding in findings:
+        show(finding)
+    if not any(finding.verdict == "failed" and finding.subject == "RELAY_DATABASE_URL" for finding in findings):
+        asyncio.run(look())
+    if as_json:
+        typer.echo(json.dumps({"findings": [vars(finding) for finding in findings]}))
+    _exit_by(findings)
+
+
+@token_app.command("verify")
+def token_verify(
+    file: Annotated[
+        Path | None, typer.Argument(help="File with the token; else $RELAY_OIDC_TOKEN, else standard input.")
+    ] = None,
+    allowlist: Annotated[
+        str | None, typer.Option(envvar="RELAY_ALLOWLIST", help="Path or URL, to say the repository's level.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say step by step whether the relay would take an OIDC token, and if not, why.
+
+    The token is not printed. Only RELAY_OIDC_AUDIENCE and RELAY_OIDC_ISSUERS are needed.
+    Exit codes: 0 accepted, 1 refused, 2 the token or the settings cannot be read.
+    """
+    import asyncio
+
+    from relay.app import logs, token_check
+    from relay.app.settings import TrustSettings
+
+    settings = _part(TrustSettings)
+    logs.configure("text", "critical")
+    try:
+        token = (
+            file.read_text(encoding="utf-8") if file else os.environ.get("RELAY_OIDC_TOKEN") or sys.stdin.read()
+        ).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _fail(f"cannot read {file}: {error}", 2) from error
+    try:
+        found = asyncio.run(token_check.with_network(token, settings, allowlist))
+    except token_check.NoAllowlist as error:
+        raise _fail(str(error), 2) from error
+    if as_json:
+        steps = [vars(step) for step in found.steps]
+        answer = {"accepted": found.accepted, "repository": found.repository, "steps": steps, "claims": found.claims}
+        typer.echo(json.dumps(answer, default=str))
+    else:
+        for step in found.steps:
+            typer.echo(str(step))
+        typer.echo(f"accepted as {found.repository}" if found.accepted else "refused")
+    if not found.accepted:
+        raise typer.Exit(1)
+
+
+def _exit_by(findings: list[Finding]) -> None:
+    if any(finding.verdict == "failed" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _without_password(url: str) -> str:
+    from sqlalchemy import make_url
+
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def _query(work: Any, settings: StoreSettings | None = None) -> Any:
     from relay.store.database import StoreUnavailable
 
-    database = _database(settings or _settings())
+    database = _database(settings or _store_settings())
     try:
         return database.call(work)
     except StoreUnavailable as error:

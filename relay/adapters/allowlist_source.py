@@ -17,6 +17,8 @@ from relay.core.allowlist import Allowlist, AllowlistError, parse
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 15
 _MAX_BYTES = 4 * 1024 * 1024
+READ_ERRORS = (AllowlistError, OSError, UnicodeDecodeError, httpx.HTTPError, httpx.InvalidURL, ValueError)
+"""What can go wrong between a source and an :class:`~relay.core.allowlist.Allowlist`."""
 _BLOB = re.compile(r"(/[^/]+/[^/]+)/blob/(.+)")
 
 
@@ -29,6 +31,26 @@ def raw_url(url: str) -> str:
     if parts.netloc.lower() == "github.com":
         return urlunsplit(("https", "raw.githubusercontent.com", f"{match[1]}/{match[2]}", "", ""))
     return urlunsplit((parts.scheme, parts.netloc, f"{match[1]}/raw/{match[2]}", "", ""))
+
+
+def is_url(source: str) -> bool:
+    """Whether an allowlist's source is a URL rather than a path."""
+    return source.startswith(("http://", "https://"))
+
+
+async def read(source: str, client: httpx.AsyncClient) -> str:
+    """The text at a path or URL.
+
+    Raises:
+        OSError, UnicodeDecodeError, httpx.HTTPError, ValueError: it cannot be read (part of :data:`READ_ERRORS`).
+    """
+    if not is_url(source):
+        return await asyncio.to_thread(Path(source).read_text, "utf-8")
+    response = await client.get(raw_url(source), follow_redirects=True)
+    response.raise_for_status()
+    if len(response.content) > _MAX_BYTES:
+        raise ValueError(f"the allowlist is larger than {_MAX_BYTES} bytes")
+    return response.content.decode("utf-8")
 
 
 class AllowlistUnavailable(Exception):
@@ -71,7 +93,7 @@ class AllowlistSource:
         self._allowlist: Allowlist | None = None
         self._read_at: float | None = None
         self._lock = asyncio.Lock()
-        self._is_url = source.startswith(("http://", "https://"))
+        self._is_url = is_url(source)
         self._background: asyncio.Task[None] | None = None
 
     async def current(self) -> Allowlist:
@@ -103,14 +125,14 @@ class AllowlistSource:
 
     async def _refresh(self) -> None:
         try:
-            text = await self._read()
+            text = await read(self.source, self._client)
             if text != self._text:
                 allowlist = parse(text, self.source)
                 self._text, self._allowlist = text, allowlist
                 _log.info("allowlist_loaded", source=self.source, repositories=len(allowlist))
                 await self._remember(text)
             self.error = None
-        except (AllowlistError, OSError, UnicodeDecodeError, httpx.HTTPError, ValueError) as error:
+        except READ_ERRORS as error:
             self.error = str(error) or repr(error)
             if self._allowlist is None:
                 await self._restore()
@@ -121,12 +143,3 @@ class AllowlistSource:
         text = await self._remembered()
         if text is not None:
             self._text, self._allowlist = text, parse(text, f"{self.source} (last good version)")
-
-    async def _read(self) -> str:
-        if not self._is_url:
-            return await asyncio.to_thread(Path(self.source).read_text, "utf-8")
-        response = await self._client.get(raw_url(self.source), follow_redirects=True)
-        response.raise_for_status()
-        if len(response.content) > _MAX_BYTES:
-            raise ValueError(f"the allowlist is larger than {_MAX_BYTES} bytes")
-        return response.content.decode("utf-8")

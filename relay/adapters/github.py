@@ -109,9 +109,7 @@ class GitHubApp:
             if key not in self._installations:
                 response = await self._send("GET", f"/repos/{repo}/installation", app_jwt)
                 if response.status_code == 404:
-                    raise GitHubError(
-                        f"the App is not installed on {repo}; its owner must install it", again=None, status=404
-                    )
+                    raise _not_installed(repo)
                 if response.status_code != 200:
                     raise self._failure(response)
                 self._installations[key] = int(_field(response, "id"))
@@ -149,6 +147,31 @@ class GitHubApp:
             token = await self._installation_token(repo)
             response = await self._send(method, path, token, json, params)
         return response
+
+    async def app(self) -> tuple[dict[str, Any], str | None]:
+        """``GET /app``: the App as GitHub knows it, and the ``Date`` of the answer.
+
+        Raises:
+            GitHubError: no answer that says so.
+        """
+        response = await self._send("GET", "/app", self._app_jwt())
+        if response.status_code != 200:
+            raise self._failure(response)
+        _field(response, "id")
+        return response.json(), response.headers.get("date")
+
+    async def installed_permissions(self, repo: str) -> dict[str, str]:
+        """``GET /repos/{repo}/installation``: what the App may do there.
+
+        Raises:
+            GitHubError: not installed, or nobody knows.
+        """
+        response = await self._send("GET", f"/repos/{repo}/installation", self._app_jwt())
+        if response.status_code == 404:
+            raise _not_installed(repo)
+        if response.status_code != 200:
+            raise self._failure(response)
+        return {str(name): str(level) for name, level in dict(_field(response, "permissions")).items()}
 
     async def dispatch(self, repo: str, event_type: str, client_payload: dict[str, Any]) -> None:
         """``POST /repos/{repo}/dispatches``.
@@ -252,6 +275,10 @@ class GitHubApp:
         if response.status_code != 200:
             raise self._failure(response)
         return True
+
+
+def _not_installed(repo: str) -> GitHubError:
+    return GitHubError(f"the App is not installed on {repo}; its owner must install it", again=None, status=404)
 
 
 def _message(response: httpx.Response) -> str:

@@ -79,7 +79,20 @@ class KeyCache:
             return keys.by_id[key_id]
         if keys.error is not None:
             raise KeyServerUnavailable(f"the keys of {issuer.issuer} cannot be read: {keys.error}")
-        raise Refused(401, f"{issuer.issuer} has no key {key_id[:80]!r}")
+        raise Refused(401, f"{issuer.issuer} has no key {key_id[:80]!r}", "key")
+
+    async def number(self, issuer: Issuer) -> int:
+        """How many usable keys the issuer publishes now.
+
+        Raises:
+            KeyServerUnavailable: the key server does not answer with a key set.
+        """
+        keys = self._issuers.setdefault(issuer.issuer, _Keys())
+        async with keys.lock:
+            await self._fetch(issuer, keys)
+        if keys.error is not None:
+            raise KeyServerUnavailable(keys.error)
+        return len(keys.by_id)
 
     async def _fetch(self, issuer: Issuer, keys: _Keys) -> None:
         keys.tried_at = self._clock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relay.adapters.allowlist_source import AllowlistUnavailable
 from relay.app import sweeper, webhook
@@ -58,6 +59,30 @@ async def _read(request: Request, cap: int) -> bytes:
 def _error(status: int, reason: str, retry_after: float | None = None) -> JSONResponse:
     headers = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
     return JSONResponse({"ok": False, "error": reason}, status, headers)
+
+
+class _Observer:
+    """ASGI middleware: a clean logging context for every request, and its time in the metrics."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        structlog.contextvars.clear_contextvars()
+        started = time.perf_counter()
+        path = scope["path"].rstrip("/")
+        seconds = scope["app"].state.service.metrics.requests
+
+        async def observe(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                label = path if path in _PATHS else "other"
+                seconds.labels(label, message["status"]).observe(time.perf_counter() - started)
+            await send(message)
+
+        await self._app(scope, receive, observe)
 
 
 def create_app(settings: Settings, *, workers: bool = True, endpoints: bool = True) -> FastAPI:
@@ -112,16 +137,7 @@ def _add_middleware(app: FastAPI) -> None:
     async def _large(_request: Request, error: _TooLarge) -> JSONResponse:
         return _error(413, str(error))
 
-    @app.middleware("http")
-    async def _observe(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        structlog.contextvars.clear_contextvars()
-        started = time.perf_counter()
-        response = await call_next(request)
-        path = request.url.path.rstrip("/")
-        app.state.service.metrics.requests.labels(path if path in _PATHS else "other", response.status_code).observe(
-            time.perf_counter() - started
-        )
-        return response
+    app.add_middleware(_Observer)
 
 
 def _add_endpoints(app: FastAPI, settings: Settings) -> None:

@@ -59,8 +59,11 @@ class _Subject:
 
 @dataclass(frozen=True)
 class _Stored:
+    """What a report did; ``queued`` names the lanes that got work, ``task`` is leased to this process."""
+
     step: transitions.Step
     task: Task | None
+    queued: tuple[str, ...] = ()
 
 
 class Callbacks:
@@ -102,15 +105,15 @@ class Callbacks:
         service = self._service
         repo, has_github_pages = await self.authenticate(authorization)
         structlog.contextvars.bind_contextvars(repo=repo)
-        wait = service.repo_buckets.take(repo.lower(), time.monotonic())
-        if wait > 0:
-            raise CallbackError(429, f"{repo} reports faster than this relay accepts", wait)
-        callback = _parse(body)
-        structlog.contextvars.bind_contextvars(delivery_id=callback.delivery_id)
         try:
             target = (await service.allowlist.current()).get(repo)
         except AllowlistUnavailable as error:
             raise CallbackError(503, f"the relay has no allowlist: {error}", 30) from error
+        wait = await service.limits.take(repo.lower(), service.rate(target))
+        if wait > 0:
+            raise CallbackError(429, f"{repo} reports faster than this relay accepts", wait)
+        callback = _parse(body)
+        structlog.contextvars.bind_contextvars(delivery_id=callback.delivery_id)
         if target is None:
             return _ignored(f"{repo} is not on the allowlist")
         if target.level == "L1":
@@ -221,7 +224,8 @@ class Callbacks:
             refusal = await self._workers.refusal(lane.start(stored.task), service.settings.hud_wait_seconds)
             if refusal is not None:
                 raise CallbackError(refusal.status, f"HUD refused the report: {refusal.text}")
-        self._workers.wake()
+        if stored.queued:
+            self._workers.wake(*stored.queued)
         repeated = isinstance(step, transitions.Repeated)
         answer: dict[str, Any] = {"ok": True, "status": "duplicate" if repeated else callback.workflow.status}
         upload = service.results_upload(subject.target.repo, subject.target.level, callback, one.key)
@@ -324,6 +328,7 @@ def _apply(
             break
         known = job_store.hold(connection, one.key)  # another report of this job was first
     task = None
+    queued = []
     if service.hud is not None:
         new = outbox.NewTask(
             f"hud:{one.key}:{workflow.status}",
@@ -334,11 +339,16 @@ def _apply(
             service.keep_until(now),
             report,
         )
-        lease = (service.owner, now + service.settings.lease_seconds) if at_once else (None, None)
-        outbox.enqueue(connection, [new], now=now, owner=lease[0], lease_until=lease[1])
-        task = outbox.leased(connection, new.key, owner=service.owner) if at_once else None
+        if at_once:
+            until = now + service.settings.lease_seconds
+            task = outbox.enqueue_leased(connection, new, now=now, owner=service.owner, lease_until=until)
+        else:
+            outbox.enqueue(connection, [new], now=now)
+            queued.append("hud")
     if one.pr_number is not None and one.level in {"L3", "L4"}:
         devices = job_store.gate(connection, one.pr_number) if one.level == "L3" else ()
         opened = checks.gate_open(one.level, one.device, devices)
-        job_store.show_on_pr(connection, one, step.job, opened=opened, now=now, give_up_at=service.keep_until(now))
-    return _Stored(step, task)
+        give_up_at = service.keep_until(now)
+        if job_store.show_on_pr(connection, one, step.job, opened=opened, now=now, give_up_at=give_up_at):
+            queued.append("github")
+    return _Stored(step, task, tuple(queued))

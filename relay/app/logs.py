@@ -45,4 +45,4 @@ def configure(form: str, level: str) -> None:
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
 
 
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}

@@ -18,10 +18,12 @@ from relay.adapters.allowlist_source import AllowlistSource
 from relay.adapters.github import GitHubApp
 from relay.adapters.hud import Hud
 from relay.adapters.jwks import KeyCache
+from relay.app.limits import RepositoryLimits
 from relay.app.metrics import Metrics
 from relay.app.settings import Settings
 from relay.core import callback_token, identity
-from relay.core.ratelimit import TokenBuckets
+from relay.core.allowlist import Target
+from relay.core.ratelimit import Rate, TokenBuckets
 from relay.store import jobs as job_store
 from relay.store.database import Database, StoreUnavailable
 from relay.store.deliveries import Dispatch
@@ -50,7 +52,7 @@ class Service:
     keys: KeyCache
     allowlist: AllowlistSource
     anchors: dict[str, identity.Issuer]
-    repo_buckets: TokenBuckets
+    limits: RepositoryLimits
     client_buckets: TokenBuckets
     owner: str
     clients: list[httpx.AsyncClient]
@@ -63,11 +65,12 @@ class Service:
             ValueError: the database URL names a kind that is not supported.
         """
         database = Database(settings.database_url)
-        limits = httpx.Limits(max_connections=2 * settings.worker_concurrency + 20, max_keepalive_connections=100)
+        # As many connections as tasks at a time, and no more: the pool looks at every idle one for each request.
+        for_github = settings.worker_concurrency + settings.other_concurrency
         timeout = httpx.Timeout(settings.request_timeout_seconds, connect=10)
         trust = httpx.create_ssl_context()  # costs 0.1 s to make and is the same for all
-        github_client = httpx.AsyncClient(verify=trust, timeout=timeout, limits=limits)
-        hud_client = httpx.AsyncClient(verify=trust, timeout=timeout, limits=limits)
+        github_client = httpx.AsyncClient(verify=trust, timeout=timeout, limits=_connections(for_github))
+        hud_client = httpx.AsyncClient(verify=trust, timeout=timeout, limits=_connections(settings.other_concurrency))
         # Callers wait for these; a slow key server must not hold them for long.
         quick_client = httpx.AsyncClient(verify=trust, timeout=httpx.Timeout(10, connect=5))
 
@@ -112,8 +115,8 @@ class Service:
                 remember=remember,
             ),
             anchors=identity.trust_anchors(settings.oidc_issuers),
-            repo_buckets=TokenBuckets(settings.rate_burst, settings.rate_per_minute),
-            client_buckets=TokenBuckets(settings.client_rate_burst, settings.client_rate_per_minute),
+            limits=RepositoryLimits(database),
+            client_buckets=TokenBuckets(Rate(settings.client_rate_burst, settings.client_rate_per_minute)),
             owner=f"{socket.gethostname()[:40]}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
             clients=[github_client, hud_client, quick_client],
         )
@@ -127,6 +130,13 @@ class Service:
     def keep_until(self, now: float) -> float:
         """When the trying of an effect that must not be lost ends: with the record it belongs to."""
         return now + self.settings.retention_seconds
+
+    def rate(self, target: Target | None) -> Rate:
+        """How fast a repository may report."""
+        return Rate(
+            burst=target.rate_burst if target and target.rate_burst else self.settings.rate_burst,
+            per_minute=target.rate_per_minute if target and target.rate_per_minute else self.settings.rate_per_minute,
+        )
 
     def client_payload(self, message: str, dispatch: Dispatch) -> dict[str, Any]:
         """``client_payload`` of one dispatch, with its callback token."""
@@ -152,6 +162,10 @@ class Service:
         token, expires = sign_ticket(ticket, self.settings.hud_key.get_secret_value(), _TICKET_LIFETIME)
         base = (self.settings.hud_public_url or self.settings.hud_url).rstrip("/")
         return ResultsUpload(url=f"{base}/api/v1/runs/{key}/tests", token=token, expires=expires)
+
+
+def _connections(number: int) -> httpx.Limits:
+    return httpx.Limits(max_connections=number, max_keepalive_connections=number)
 
 
 def token_for(dispatch: Dispatch) -> callback_token.CallbackToken:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 from urllib.parse import urlsplit
 
 import yaml
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from relay.core.callback_token import derive_secret
@@ -29,35 +32,47 @@ else:
 
 PREFIX = "RELAY_"
 CONFIG_VARIABLE = PREFIX + "CONFIG_FILE"
+_OF_JOBS = ("RELAY_CALLBACK_URL", "RELAY_CLIENT_PAYLOAD", "RELAY_OIDC_TOKEN", "RELAY_CHECK_RUN_ID")
 
 
 class ConfigurationError(Exception):
     """The settings cannot be used; the text lists every error."""
 
 
+@dataclass(frozen=True)
+class _Unreadable:
+    """Stands for the value of a setting whose file cannot be read, so that it is reported with everything else."""
+
+    reason: str
+
+
 class _FileSource(PydanticBaseSettingsSource):
     """Values of one mapping, where ``NAME_file`` stands for the text of a file."""
 
-    def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any], where: str):
+    def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any], *, closed: bool):
         super().__init__(settings_cls)
         self._values = values
-        self._where = where
+        self._closed = closed
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         path = self._values.get(f"{field_name}_file")
-        if path:
-            try:
-                return Path(str(path)).expanduser().read_text(encoding="utf-8").strip(), field_name, False
-            except (OSError, UnicodeDecodeError) as error:
-                name = f"{field_name}_file" if self._where else f"{PREFIX}{field_name}_FILE".upper()
-                raise ConfigurationError(
-                    f"{self._where or 'environment'}: {name}: cannot read {path}: {error}"
-                ) from error
-        return self._values.get(field_name), field_name, False
+        if not path:
+            return self._values.get(field_name), field_name, False
+        try:
+            return Path(str(path)).expanduser().read_text(encoding="utf-8").strip(), field_name, False
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            return _Unreadable(f"cannot read {path}: {reason}"), field_name, False
 
     def __call__(self) -> dict[str, Any]:
         found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
+        if self._closed:
+            found |= {name: value for name, value in self._values.items() if not _is_known(name)}
         return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_known(name: str) -> bool:
+    return name in Settings.model_fields or name.removesuffix("_file") in Settings.model_fields
 
 
 def _environment_files() -> dict[str, Any]:
@@ -76,21 +91,68 @@ def _toml() -> dict[str, Any]:
         values: dict[str, Any] = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{CONFIG_VARIABLE}={path}: {error}") from error
-    known = set(Settings.model_fields)
-    unknown = sorted(name for name in values if name not in known and name.removesuffix("_file") not in known)
-    if unknown:
-        raise ConfigurationError(f"{path}: unknown settings: {', '.join(unknown)}")
     return values
 
 
-class Settings(BaseSettings):
-    """Everything an operator can choose. Names in the environment carry the prefix ``RELAY_``."""
+class _Sources(BaseSettings):
+    """Where settings come from. What an operator's command needs is a subclass, so that no command asks for more."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *args: PydanticBaseSettingsSource, **kwargs: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order: arguments, environment, files named in the environment, TOML file."""
+        return (
+            kwargs["init_settings"],
+            kwargs["env_settings"],
+            _FileSource(settings_cls, _environment_files(), closed=False),
+            _FileSource(settings_cls, _toml(), closed=True),
+        )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _file_was_readable(cls, value: Any) -> Any:
+        if isinstance(value, _Unreadable):
+            raise PydanticCustomError("unreadable_file", "{reason}", {"reason": value.reason})
+        return value
+
+
+class StoreSettings(_Sources):
+    """What the commands need that only read and change the store."""
 
     database_url: str = Field(
         default="sqlite:///relay.db", description="sqlite:///FILE or postgresql://user:password@host/name"
     )
+    retention_seconds: float = Field(default=3 * 86400, gt=0, description="how long records are kept")
+    dispatch_retry_seconds: float = Field(default=6 * 3600, gt=0, description="then a failing dispatch is dead")
+    log_format: str = Field(default="json", pattern="^(json|text)$", description="json or text")
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="least level logged")
+
+
+class TrustSettings(_Sources):
+    """Whose tokens are believed."""
+
+    oidc_audience: str = Field(default="pytorch-cross-repo-ci-relay", min_length=1, description="accepted audience")
+    oidc_issuers: list[Issuer] = Field(
+        default=[], description="further issuers, YAML or JSON; GitHub Actions and Buildkite are built in"
+    )
+
+    @field_validator("oidc_issuers", mode="before")
+    @classmethod
+    def _issuers_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value = yaml.safe_load(value) or []
+            except yaml.YAMLError as error:
+                raise PydanticCustomError("not_yaml", "not YAML or JSON: {error}", {"error": str(error)}) from error
+        return value
+
+
+class Settings(StoreSettings, TrustSettings):
+    """Everything an operator can choose. Names in the environment carry the prefix ``RELAY_``."""
+
     upstream_repo: str = Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", description="owner/name")
     webhook_secret: SecretStr = Field(min_length=1, description="the App's webhook secret")
     github_api_url: str = Field(default="https://api.github.com", pattern=r"^https?://", description="REST API base")
@@ -104,15 +166,11 @@ class Settings(BaseSettings):
     push_refs: tuple[str, ...] = Field(
         default=("main", "release/*"), description="branches whose pushes are dispatched, shell patterns"
     )
-    oidc_audience: str = Field(default="pytorch-cross-repo-ci-relay", min_length=1, description="accepted audience")
-    oidc_issuers: list[Issuer] = Field(
-        default=[], description="further issuers, YAML or JSON; GitHub Actions and Buildkite are built in"
-    )
     hud_url: str | None = Field(default=None, pattern=r"^https?://", description="HUD base URL")
     hud_public_url: str | None = Field(
         default=None, pattern=r"^https?://", description="HUD base URL as jobs reach it, if it is another one"
     )
-    hud_key: SecretStr | None = Field(default=None, description="HUD ingest key")
+    hud_key: SecretStr | None = Field(default=None, validate_default=True, description="HUD ingest key")
     hud_wait_seconds: float = Field(
         default=2, ge=0, le=30, description="how long a callback waits to pass on HUD's refusal"
     )
@@ -126,8 +184,6 @@ class Settings(BaseSettings):
     client_rate_per_minute: float = Field(default=600, gt=0, description="requests of one address per minute, steadily")
     job_timeout_seconds: float = Field(default=6 * 3600, gt=0, description="then an unfinished job is timed out")
     sweep_interval_seconds: float = Field(default=60, gt=0, description="time between two looks for overdue jobs")
-    retention_seconds: float = Field(default=3 * 86400, gt=0, description="how long records are kept")
-    dispatch_retry_seconds: float = Field(default=6 * 3600, gt=0, description="then a failing dispatch is dead")
     lease_seconds: float = Field(default=120, ge=5, description="then another worker takes a task over")
     worker_concurrency: int = Field(default=20, ge=1, le=500, description="dispatches at a time")
     poll_interval_seconds: float = Field(default=1, gt=0, description="time between two looks for due tasks")
@@ -138,30 +194,6 @@ class Settings(BaseSettings):
     forwarded_allow_ips: str = Field(
         default="127.0.0.1", description="proxies whose X-Forwarded-For is believed, comma separated"
     )
-    log_format: str = Field(default="json", pattern="^(json|text)$", description="json or text")
-    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="least level logged")
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], *args: PydanticBaseSettingsSource, **kwargs: PydanticBaseSettingsSource
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order: arguments, environment, files named in the environment, TOML file."""
-        return (
-            kwargs["init_settings"],
-            kwargs["env_settings"],
-            _FileSource(settings_cls, _environment_files(), ""),
-            _FileSource(settings_cls, _toml(), os.environ.get(CONFIG_VARIABLE, "")),
-        )
-
-    @field_validator("oidc_issuers", mode="before")
-    @classmethod
-    def _issuers_text(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            try:
-                value = yaml.safe_load(value) or []
-            except yaml.YAMLError as error:
-                raise ValueError(f"not YAML or JSON: {error}") from error
-        return value
 
     @field_validator("github_private_key")
     @classmethod
@@ -169,16 +201,17 @@ class Settings(BaseSettings):
         try:
             key = load_pem_private_key(value.get_secret_value().encode(), password=None)
         except (ValueError, TypeError) as error:
-            raise ValueError("not an unencrypted PEM private key") from error
+            raise PydanticCustomError("no_key", "not an unencrypted PEM private key") from error
         if not isinstance(key, RSAPrivateKey):
-            raise ValueError("not an RSA key; GitHub Apps use RSA")
+            raise PydanticCustomError("no_rsa_key", "not an RSA key; GitHub Apps use RSA")
         return value
 
-    @model_validator(mode="after")
-    def _hud_needs_a_key(self) -> Settings:
-        if self.hud_url is not None and (self.hud_key is None or not self.hud_key.get_secret_value()):
-            raise ValueError("hud_url needs hud_key (RELAY_HUD_KEY or RELAY_HUD_KEY_FILE)")
-        return self
+    @field_validator("hud_key")
+    @classmethod
+    def _hud_needs_a_key(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if info.data.get("hud_url") is not None and (value is None or not value.get_secret_value()):
+            raise PydanticCustomError("no_hud_key", "needed with RELAY_HUD_URL (or RELAY_HUD_KEY_FILE)")
+        return value
 
     @property
     def callback_secret(self) -> str:
@@ -186,6 +219,11 @@ class Settings(BaseSettings):
         if self.callback_token_secret is not None:
             return self.callback_token_secret.get_secret_value()
         return derive_secret(self.webhook_secret.get_secret_value())
+
+    @property
+    def other_concurrency(self) -> int:
+        """Reports to HUD at a time, and check runs, re-runs and cancellations at a time."""
+        return max(4, self.worker_concurrency // 2)
 
     @property
     def web_url(self) -> str:
@@ -198,21 +236,48 @@ class Settings(BaseSettings):
         return re.sub(r"/api/v3/?$", "", self.github_api_url).rstrip("/")
 
 
-def load(**values: Any) -> Settings:
+S = TypeVar("S", bound=BaseSettings)
+
+
+@overload
+def load(**values: Any) -> Settings: ...
+
+
+@overload
+def load(kind: type[S], /, **values: Any) -> S: ...
+
+
+def load(kind: Any = Settings, /, **values: Any) -> Any:
     """Read and check the settings.
 
     Args:
+        kind: all of them, or the part that a command needs.
         values: override every other source.
 
     Raises:
         ConfigurationError: with every error at once.
     """
     try:
-        return Settings(**values)
+        return kind(**values)
     except ValidationError as error:
         lines = []
         for item in error.errors(include_url=False, include_input=False, include_context=False):
-            name = ".".join(str(part) for part in item["loc"])
-            variable = PREFIX + str(item["loc"][0]).upper() + ": " if name else ""
-            lines.append(f"  {variable}{item['msg']}" + (f" (at {name})" if "." in name else ""))
+            place = [str(part) for part in item["loc"]]
+            if item["type"] == "extra_forbidden":
+                where = os.environ.get(CONFIG_VARIABLE, "arguments")
+                lines.append(f"  {where}: unknown setting {'.'.join(place)!r}")
+                continue
+            variable = f"{PREFIX}{place[0].upper()}: " if place else ""
+            lines.append(f"  {variable}{item['msg']}" + (f" (at {'.'.join(place)})" if len(place) > 1 else ""))
         raise ConfigurationError("the settings are not usable:\n" + "\n".join(lines)) from error
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings but are none: a misspelt name would otherwise be ignored without a word."""
+    return sorted(
+        name
+        for name in environment
+        if name.startswith(PREFIX)
+        and name not in {CONFIG_VARIABLE, *_OF_JOBS}
+        and not _is_known(name[len(PREFIX) :].lower())
+    )

@@ -52,6 +52,8 @@ class Lane:
         self._act = act
         self._running: set[asyncio.Task[Outcome]] = set()
         self._wake = asyncio.Event()
+        self._backlog = True  # after a start there may be anything
+        self._asked = False  # while tasks run, one of which may be what has to be done again
         self._paused_until = 0.0
 
     @property
@@ -61,6 +63,7 @@ class Lane:
 
     def wake(self) -> None:
         """Something was queued: look now instead of at the next poll."""
+        self._asked = bool(self._running)
         self._wake.set()
 
     def start(self, task: Task) -> asyncio.Task[Outcome]:
@@ -72,14 +75,15 @@ class Lane:
 
     def _ended(self, running: asyncio.Task[Outcome]) -> None:
         self._running.discard(running)
-        self._wake.set()
+        if self._backlog or self._asked:
+            self._asked = False
+            self._wake.set()
 
     async def poll(self, stop: asyncio.Event) -> None:
         """Lease and start tasks until told to stop."""
         settings = self._service.settings
-        backlog = True  # after a start there may be anything
         while not stop.is_set():
-            if not backlog or self.free <= 0:
+            if not self._backlog or self.free <= 0:
                 await self._sleep(stop, settings.poll_interval_seconds)
             self._wake.clear()
             pause = self._paused_until - time.monotonic()
@@ -88,6 +92,7 @@ class Lane:
                 continue
             limit = self.free
             if limit <= 0:
+                self._backlog = True
                 continue
             try:
                 tasks = await self._service.database.run(
@@ -104,7 +109,7 @@ class Lane:
                 _log.error("store_unavailable", lane=self.spec.name, error=str(error))
                 await self._sleep(stop, _STORE_PAUSE_SECONDS)
                 continue
-            backlog = len(tasks) == limit
+            self._backlog = len(tasks) == limit
             for task in tasks:
                 self.start(task)
 
@@ -184,21 +189,20 @@ class Workers:
     def __init__(self, service: Service):
         settings = service.settings
         effects = Effects(service)
-        many = settings.worker_concurrency
         self._service = service
         self.lanes = {
             spec.name: Lane(service, spec, effects.act)
             for spec in (
-                LaneSpec("dispatch", ("fanout", "dispatch"), many),
-                LaneSpec("hud", ("hud",), max(4, many // 2)),
-                LaneSpec("github", ("check", "rerun", "cancel"), max(4, many // 2)),
+                LaneSpec("dispatch", ("fanout", "dispatch"), settings.worker_concurrency),
+                LaneSpec("hud", ("hud",), settings.other_concurrency),
+                LaneSpec("github", ("check", "rerun", "cancel"), settings.other_concurrency),
             )
         }
 
-    def wake(self) -> None:
-        """Something was queued."""
-        for lane in self.lanes.values():
-            lane.wake()
+    def wake(self, *names: str) -> None:
+        """Something was queued, for these lanes or nobody knows for which. A look costs a transaction."""
+        for name in names or self.lanes:
+            self.lanes[name].wake()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until told to stop, then give back what is not done."""

@@ -24,7 +24,8 @@ GATE_PREFIX = "ciflow/crcr/"
 _REPO = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})/[A-Za-z0-9._-]{1,100}")
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ONCALL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9/_-]{0,99})")
-_OPTIONS = ("oncalls", "events", "refs", "paths", "job_timeout_seconds")
+_OPTIONS = ("oncalls", "events", "refs", "paths", "job_timeout_seconds", "rate_burst", "rate_per_minute")
+_RANGES = {"job_timeout_seconds": (60, 7 * 86400), "rate_burst": (1, 1_000_000), "rate_per_minute": (1, 1_000_000)}
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Target:
         refs: shell patterns of branch names for ``push`` (without ``refs/heads/``); ``None`` takes the relay's default.
         paths: shell patterns of changed files; empty means every change. ``**`` and ``*`` both cross slashes.
         job_timeout_seconds: after this an unfinished job counts as timed out; ``None`` takes the relay's default.
+        rate_burst, rate_per_minute: how fast it may report; ``None`` takes the relay's default.
     """
 
     repo: str
@@ -70,6 +72,8 @@ class Target:
     refs: tuple[str, ...] | None = None
     paths: tuple[str, ...] = ()
     job_timeout_seconds: float | None = None
+    rate_burst: float | None = None
+    rate_per_minute: float | None = None
 
     @property
     def key(self) -> str:
@@ -212,12 +216,12 @@ class _Reader:
                 result[key] = self.strings(value, key, EVENTS)
             elif key in {"refs", "paths"}:
                 result[key] = self.strings(value, key, None)
-            elif key == "job_timeout_seconds":
-                seconds = _number(value)
-                if seconds is None or not 60 <= seconds <= 7 * 86400:
-                    self.complain(value, "job_timeout_seconds must be a number from 60 to 604800")
+            elif key in _RANGES:
+                number, (least, most) = _number(value), _RANGES[key]
+                if number is None or not least <= number <= most:
+                    self.complain(value, f"{key} must be a number from {least} to {most}")
                 else:
-                    result[key] = seconds
+                    result[key] = number
             else:
                 self.complain(key_node, f"unknown option {key!r}; the options are {', '.join(_OPTIONS)}")
         return result

@@ -7,7 +7,7 @@ Trust comes from the operator's list of issuers only. Whatever a token says abou
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jwt
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -23,13 +23,38 @@ _KEY_TYPES = {"RS256": "RSA", "ES256": "EC"}
 _POINTERS = ("jku", "jwk", "x5u", "x5c", "crit")
 
 
-class Refused(Exception):
-    """The caller is not who it must be. ``status`` is 401 (no proof) or 403 (proof of the wrong thing)."""
+Step = Literal[
+    "token",
+    "algorithm",
+    "header",
+    "key id",
+    "issuer",
+    "key",
+    "signature",
+    "claims",
+    "times",
+    "audience",
+    "lifetime",
+    "identity",
+    "required claims",
+]
+STEPS: tuple[Step, ...] = get_args(Step)
+"""What a token has to pass, in this order; a refusal says at which step."""
 
-    def __init__(self, status: int, reason: str):
+
+class Refused(Exception):
+    """The caller is not who it must be.
+
+    Attributes:
+        status: 401 (no proof) or 403 (proof of the wrong thing).
+        step: the first of :data:`STEPS` that the token did not pass.
+    """
+
+    def __init__(self, status: int, reason: str, step: Step):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.step: Step = step
 
 
 class Pipeline(BaseModel):
@@ -123,13 +148,13 @@ def bearer(header: str | None) -> str:
         Refused: there is none.
     """
     if not header:
-        raise Refused(401, "no Authorization header; send 'Authorization: Bearer <OIDC token>'")
+        raise Refused(401, "no Authorization header; send 'Authorization: Bearer <OIDC token>'", "token")
     scheme, _, token = header.partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
-        raise Refused(401, "the Authorization header is not 'Bearer <OIDC token>'")
+        raise Refused(401, "the Authorization header is not 'Bearer <OIDC token>'", "token")
     if len(token) > MAX_TOKEN_BYTES:
-        raise Refused(401, f"the token is larger than {MAX_TOKEN_BYTES} bytes")
+        raise Refused(401, f"the token is larger than {MAX_TOKEN_BYTES} bytes", "token")
     return token
 
 
@@ -143,19 +168,23 @@ def peek(token: str, anchors: dict[str, Issuer]) -> Unverified:
         header = jwt.get_unverified_header(token)
         claims = jwt.decode(token, options={"verify_signature": False})
     except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise Refused(401, f"the token is not a JWT: {str(error)[:200]}") from error
+        raise Refused(401, f"the token is not a JWT: {str(error)[:200]}", "token") from error
     algorithm = header.get("alg")
     if algorithm not in ALGORITHMS:
-        raise Refused(401, f"algorithm {str(algorithm)[:20]!r} is not accepted; use {' or '.join(ALGORITHMS)}")
+        raise Refused(
+            401, f"algorithm {str(algorithm)[:20]!r} is not accepted; use {' or '.join(ALGORITHMS)}", "algorithm"
+        )
     pointers = [name for name in _POINTERS if name in header]
     if pointers:
-        raise Refused(401, f"the token's header carries {', '.join(pointers)}; keys come from the operator only")
+        raise Refused(
+            401, f"the token's header carries {', '.join(pointers)}; keys come from the operator only", "header"
+        )
     key_id = header.get("kid")
     if not isinstance(key_id, str) or not key_id:
-        raise Refused(401, "the token's header has no key id (kid)")
+        raise Refused(401, "the token's header has no key id (kid)", "key id")
     issuer = claims.get("iss")
     if not isinstance(issuer, str) or issuer not in anchors:
-        raise Refused(401, f"issuer {str(issuer)[:200]!r} is not trusted by this relay")
+        raise Refused(401, f"issuer {str(issuer)[:200]!r} is not trusted by this relay", "issuer")
     return Unverified(issuer=anchors[issuer], algorithm=str(algorithm), key_id=key_id)
 
 
@@ -176,9 +205,11 @@ def verify(
         Refused: with 401 and a text that says which check failed.
     """
     if key.key_type != _KEY_TYPES[unverified.algorithm]:
-        raise Refused(401, f"key {unverified.key_id[:80]!r} is no {unverified.algorithm} key")
+        raise Refused(401, f"key {unverified.key_id[:80]!r} is no {unverified.algorithm} key", "key")
     if key.algorithm_name != unverified.algorithm:
-        raise Refused(401, f"key {unverified.key_id[:80]!r} is for {key.algorithm_name}, not {unverified.algorithm}")
+        raise Refused(
+            401, f"key {unverified.key_id[:80]!r} is for {key.algorithm_name}, not {unverified.algorithm}", "key"
+        )
     moment = time.time() if now is None else now
     try:
         claims: dict[str, Any] = jwt.decode(
@@ -192,21 +223,23 @@ def verify(
         )
     except jwt.ExpiredSignatureError as error:
         expired = int(jwt.decode(token, options={"verify_signature": False})["exp"])
-        raise Refused(401, f"the token expired {moment - expired:.0f} s ago") from error
+        raise Refused(401, f"the token expired {moment - expired:.0f} s ago", "times") from error
     except jwt.InvalidSignatureError as error:
-        raise Refused(401, "the token's signature is wrong") from error
+        raise Refused(401, "the token's signature is wrong", "signature") from error
     except jwt.InvalidAudienceError as error:
-        raise Refused(401, f"the token's audience is not {audience!r}") from error
+        raise Refused(401, f"the token's audience is not {audience!r}", "audience") from error
     except jwt.InvalidIssuerError as error:
-        raise Refused(401, "the token's issuer is wrong") from error
+        raise Refused(401, "the token's issuer is wrong", "issuer") from error
     except jwt.ImmatureSignatureError as error:
-        raise Refused(401, "the token is not valid yet (nbf or iat is in the future); check the clocks") from error
+        raise Refused(
+            401, "the token is not valid yet (nbf or iat is in the future); check the clocks", "times"
+        ) from error
     except jwt.MissingRequiredClaimError as error:
-        raise Refused(401, f"the token has no {error.claim!r} claim") from error
+        raise Refused(401, f"the token has no {error.claim!r} claim", "claims") from error
     except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise Refused(401, f"the token is invalid: {str(error)[:200]}") from error
+        raise Refused(401, f"the token is invalid: {str(error)[:200]}", "claims") from error
     if claims["exp"] - claims["iat"] > MAX_LIFETIME_SECONDS:
-        raise Refused(401, f"the token lives longer than {MAX_LIFETIME_SECONDS // 3600} h")
+        raise Refused(401, f"the token lives longer than {MAX_LIFETIME_SECONDS // 3600} h", "lifetime")
     return claims
 
 
@@ -221,17 +254,21 @@ def repository(claims: dict[str, Any], issuer: Issuer) -> str:
     for claim in issuer.identity:
         value = claims.get(claim)
         if not isinstance(value, str) or not value:
-            raise Refused(401, f"the token has no {claim!r} claim, which names the caller for {issuer.issuer}")
+            raise Refused(
+                401, f"the token has no {claim!r} claim, which names the caller for {issuer.issuer}", "identity"
+            )
         parts.append(value)
     identity = "/".join(parts)
     _require(claims, issuer.required_claims)
     if issuer.pipelines is None:
         if identity.count("/") != 1:
-            raise Refused(401, f"{identity[:200]!r} is no repository name")
+            raise Refused(401, f"{identity[:200]!r} is no repository name", "identity")
         return identity
     pipeline = issuer.pipelines.get(identity)
     if pipeline is None:
-        raise Refused(403, f"pipeline {identity[:200]!r} of {issuer.issuer} is not registered with this relay")
+        raise Refused(
+            403, f"pipeline {identity[:200]!r} of {issuer.issuer} is not registered with this relay", "identity"
+        )
     _require(claims, pipeline.required_claims)
     return pipeline.repository
 
@@ -240,5 +277,7 @@ def _require(claims: dict[str, Any], required: dict[str, list[str]]) -> None:
     for claim, accepted in required.items():
         if claims.get(claim) not in accepted:
             raise Refused(
-                403, f"claim {claim!r} is {str(claims.get(claim))[:200]!r}; this relay requires {' or '.join(accepted)}"
+                403,
+                f"claim {claim!r} is {str(claims.get(claim))[:200]!r}; this relay requires {' or '.join(accepted)}",
+                "required claims",
             )

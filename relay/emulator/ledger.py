@@ -21,7 +21,10 @@ KEEP = 200_000
 
 @dataclass
 class Entry:
-    """One call. Credentials are never part of it; ``auth`` says only what kind came with the call."""
+    """One call. Credentials are never part of it; ``auth`` says only what kind came with the call.
+
+    ``id`` grows in the order in which calls ended, so that reading on after the last one seen misses none.
+    """
 
     id: int
     time: float
@@ -47,9 +50,7 @@ class Ledger:
 
     def begin(self, method: str, path: str, query: str, repository: str | None, auth: str) -> Entry:
         """Start an entry; give it to :meth:`end` when the call is over."""
-        entry = Entry(self._next, time.time(), method, path, query, repository, auth)
-        self._next += 1
-        return entry
+        return Entry(0, time.time(), method, path, query, repository, auth)
 
     def end(self, entry: Entry, body: bytes = b"") -> None:
         """Append a finished entry.
@@ -57,6 +58,8 @@ class Ledger:
         Args:
             body: of the request; kept if it is JSON.
         """
+        entry.id = self._next
+        self._next += 1
         entry.duration_ms = round((time.time() - entry.time) * 1000, 3)
         head = json.dumps(asdict(entry), separators=(",", ":"))
         line = head[:-1].encode() + b',"body":' + _one_line(body) + b"}\n"

@@ -9,21 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from relay.core import github_app
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 REPOSITORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
-
-APP_PERMISSIONS = {
-    "actions": "write",
-    "checks": "write",
-    "contents": "write",
-    "metadata": "read",
-    "pull_requests": "read",
-}
-"""What the relay's GitHub App asks for (spec/relay.md 1.11)."""
 
 
 class SettingsError(Exception):
@@ -42,8 +35,8 @@ class AppSettings(_Section):
     public_key_file: Path = Field(description="PEM; verifies the App's JWTs. GitHub keeps only this half, too")
     webhook_url: str | None = None
     webhook_secret: str = Field(min_length=1)
-    permissions: dict[str, str] = Field(default_factory=lambda: dict(APP_PERMISSIONS))
-    events: list[str] = Field(default_factory=lambda: ["pull_request", "push", "check_run", "check_suite"])
+    permissions: dict[str, str] = Field(default_factory=lambda: dict(github_app.PERMISSIONS))
+    events: list[str] = Field(default_factory=lambda: list(github_app.EVENTS))
 
 
 class RepositorySettings(_Section):

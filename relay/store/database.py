@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -59,6 +61,26 @@ def _sqlite_engine(url: str) -> Engine:
     return engine
 
 
+def check_url(url: str) -> Literal["sqlite", "postgresql"]:
+    """The kind of a database URL.
+
+    Raises:
+        ValueError: no URL, or another kind of database.
+    """
+    try:
+        parsed = make_url(url)
+    except SQLAlchemyError as error:
+        raise ValueError(f"{error}; use sqlite:///FILE or postgresql://…") from error
+    kind = parsed.get_backend_name()
+    if kind == "postgresql":
+        return "postgresql"
+    if kind != "sqlite":
+        raise ValueError(f"{kind!r} is not supported; use sqlite:///FILE or postgresql://…")
+    if not parsed.database or parsed.database == ":memory:":
+        raise ValueError("the database must be a file: what is only in memory is lost with the process")
+    return "sqlite"
+
+
 class Database:
     """The store of one process.
 
@@ -66,22 +88,22 @@ class Database:
         url: SQLAlchemy URL, ``sqlite:///path`` or ``postgresql+psycopg://…`` (``postgresql://`` is taken as the same).
         connections: transactions at a time on PostgreSQL.
 
+    Attributes:
+        kind: ``sqlite`` or ``postgresql``.
+
     Raises:
-        ValueError: another kind of database.
+        ValueError: as :func:`check_url`.
     """
 
     def __init__(self, url: str, connections: int = 8):
-        parsed = make_url(url)
-        kind = parsed.get_backend_name()
-        if kind == "sqlite":
-            if not parsed.database or parsed.database == ":memory:":
-                raise ValueError("the database must be a file: what is only in memory is lost with the process")
+        self.kind = check_url(url)
+        if self.kind == "sqlite":
             self.engine = _sqlite_engine(url)
             self._writer: _Writer | None = _Writer(self.engine)
             self._pool: ThreadPoolExecutor | None = None
-        elif kind == "postgresql":
+        else:
             self.engine = create_engine(
-                parsed.set(drivername="postgresql+psycopg"),
+                make_url(url).set(drivername="postgresql+psycopg"),
                 pool_size=connections,
                 max_overflow=0,
                 pool_timeout=_BUSY_SECONDS,
@@ -90,8 +112,6 @@ class Database:
             )
             self._writer = None
             self._pool = ThreadPoolExecutor(connections, thread_name_prefix="relay-store")
-        else:
-            raise ValueError(f"{kind!r} is not supported; use sqlite:///FILE or postgresql://…")
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -151,13 +171,22 @@ class Database:
         Raises:
             StoreUnavailable: as :meth:`transaction`.
         """
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        config = _migrations()
         with self.transaction() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+
+    def revisions(self) -> tuple[str | None, str | None]:
+        """The schema's version in the database (``None`` before the first migration), and the newest one.
+
+        Raises:
+            StoreUnavailable: as :meth:`transaction`.
+        """
+        with self.transaction() as connection:
+            have = MigrationContext.configure(connection).get_current_revision()
+        return have, ScriptDirectory.from_config(_migrations()).get_current_head()
 
     def close(self) -> None:
         """Finish what was submitted and let go of the connections."""
@@ -166,6 +195,12 @@ class Database:
         if self._pool is not None:
             self._pool.shutdown()
         self.engine.dispose()
+
+
+def _migrations() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
 
 
 def _reason(error: Exception) -> str:
@@ -232,13 +267,16 @@ class _Writer:
         try:
             with self._engine.begin() as connection:
                 for work, future in batch:
+                    # begin_nested() would do this too, with objects that cost more than the statements.
+                    connection.exec_driver_sql("SAVEPOINT unit")
                     try:
-                        with connection.begin_nested():
-                            results.append((future, work(connection), None))
+                        results.append((future, work(connection), None))
                     except DBAPIError:
                         raise
                     except Exception as error:
+                        connection.exec_driver_sql("ROLLBACK TO unit")
                         results.append((future, None, error))
+                    connection.exec_driver_sql("RELEASE unit")
         except Exception as error:
             if len(batch) > 1:
                 for item in batch:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, exists, func, select, update
+from sqlalchemy import Connection, bindparam, exists, func, select, update
 
 from relay.core.allowlist import Target
 from relay.core.body import dump
@@ -143,28 +143,31 @@ def replay(connection: Connection, delivery_id: str, *, now: float, give_up_at: 
     return Receipt(False, len(rows), len(failed))
 
 
+_FIND = (
+    select(
+        dispatches.c.delivery_id,
+        dispatches.c.repo,
+        dispatches.c.repo_name,
+        dispatches.c.level,
+        dispatches.c.device,
+        dispatches.c.paths,
+        dispatches.c.job_timeout_seconds,
+        dispatches.c.state,
+        dispatches.c.created_at,
+        dispatches.c.sent_at,
+        deliveries.c.event,
+        deliveries.c.action,
+        deliveries.c.pr_number,
+        deliveries.c.head_sha,
+    )
+    .join(deliveries, deliveries.c.id == dispatches.c.delivery_id)
+    .where(dispatches.c.delivery_id == bindparam("wanted"), dispatches.c.repo == bindparam("whose"))
+)
+
+
 def find(connection: Connection, delivery_id: str, repo: str) -> Dispatch | None:
     """The dispatch of a delivery to a repository (name in any case)."""
-    row = connection.execute(
-        select(
-            dispatches.c.delivery_id,
-            dispatches.c.repo,
-            dispatches.c.repo_name,
-            dispatches.c.level,
-            dispatches.c.device,
-            dispatches.c.paths,
-            dispatches.c.job_timeout_seconds,
-            dispatches.c.state,
-            dispatches.c.created_at,
-            dispatches.c.sent_at,
-            deliveries.c.event,
-            deliveries.c.action,
-            deliveries.c.pr_number,
-            deliveries.c.head_sha,
-        )
-        .join(deliveries, deliveries.c.id == dispatches.c.delivery_id)
-        .where(dispatches.c.delivery_id == delivery_id, dispatches.c.repo == repo.lower())
-    ).first()
+    row = connection.execute(_FIND, {"wanted": delivery_id, "whose": repo.lower()}).first()
     if row is None:
         return None
     fields = dict(row._mapping)

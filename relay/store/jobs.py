@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, or_, select, update
 
 from relay.core import checks as core_checks
 from relay.core.body import dump
@@ -15,7 +15,7 @@ from relay.core.events import Gate
 from relay.core.transitions import Job
 from relay.store import tasks as outbox
 from relay.store.database import insert
-from relay.store.schema import checks, deliveries, documents, gates, jobs, tasks
+from relay.store.schema import buckets, checks, deliveries, documents, gates, jobs, tasks
 from relay.wire import Level
 
 
@@ -67,6 +67,10 @@ class Check:
     github_id: int | None
 
 
+_CHANGES = ("rejected", "deadline", "report", "url", "level")
+"""What a report may change about a job, besides its state."""
+
+
 def _known(row: Row[Any]) -> Known:
     fields = row._mapping
     return Known(
@@ -77,9 +81,17 @@ def _known(row: Row[Any]) -> Known:
     )
 
 
+_HOLD = select(jobs).where(jobs.c.key == bindparam("wanted")).with_for_update()
+_SAVE = (
+    update(jobs)
+    .where(jobs.c.key == bindparam("wanted"))
+    .values({name: bindparam(name) for name in (*Job.__dataclass_fields__, *_CHANGES)})
+)
+
+
 def hold(connection: Connection, key: str) -> Known | None:
     """Read a job and keep others from changing it until the transaction ends."""
-    row = connection.execute(select(jobs).where(jobs.c.key == key).with_for_update()).first()
+    row = connection.execute(_HOLD, {"wanted": key}).first()
     return None if row is None else _known(row)
 
 
@@ -91,22 +103,15 @@ def create(
     Returns:
         ``False`` if another report came first; read it with :func:`hold` and decide anew.
     """
-    row = connection.execute(
-        insert(connection, jobs)
-        .values(**vars(identity), **vars(job), rejected=False, deadline=deadline, report=report, created_at=now)
-        .on_conflict_do_nothing()
-        .returning(jobs.c.key)
-    ).first()
-    return row is not None
+    statement = insert(connection, jobs).on_conflict_do_nothing().returning(jobs.c.key)
+    first = {"rejected": False, "deadline": deadline, "report": report, "created_at": now}
+    return connection.execute(statement, {**vars(identity), **vars(job), **first}).first() is not None
 
 
 def save(connection: Connection, identity: Identity, job: Job, *, deadline: float | None, report: str | None) -> None:
     """Store the next state of a job that :func:`hold` holds."""
-    connection.execute(
-        update(jobs)
-        .where(jobs.c.key == identity.key)
-        .values(**vars(job), rejected=False, deadline=deadline, report=report, url=identity.url, level=identity.level)
-    )
+    changes = (False, deadline, report, identity.url, identity.level)
+    connection.execute(_SAVE, {"wanted": identity.key, **vars(job), **dict(zip(_CHANGES, changes, strict=True))})
 
 
 def reject(connection: Connection, key: str) -> None:
@@ -186,15 +191,19 @@ def gated_jobs(connection: Connection, pr_number: int, head_sha: str) -> list[Kn
 
 def show_on_pr(
     connection: Connection, identity: Identity, job: Job, *, opened: bool, now: float, give_up_at: float
-) -> None:
-    """Wish for what the upstream PR should show of a job, and queue the writing of it."""
+) -> bool:
+    """Wish for what the upstream PR should show of a job, and queue the writing of it.
+
+    Returns:
+        Whether there is anything to write.
+    """
     if identity.pr_number is None:
-        return
+        return False
     row = connection.execute(select(checks).where(checks.c.job_key == identity.key).with_for_update()).first()
     shown = None if row is None else CheckState(row.status, row.conclusion, row.title, row.summary)
     state = core_checks.desired(job, identity.repo_name, opened=opened, shown=shown)
     if state is None:
-        return
+        return False
     if row is None:
         connection.execute(
             insert(connection, checks)
@@ -224,6 +233,7 @@ def show_on_pr(
         f"check:{identity.key}", "check", identity.delivery_id, identity.repo, identity.key, give_up_at
     )
     outbox.enqueue(connection, [task], now=now)
+    return True
 
 
 def _check(row: Row[Any]) -> Check:
@@ -289,6 +299,7 @@ def forget(connection: Connection, *, before: float) -> int:
         delete(jobs).where(jobs.c.created_at < before, jobs.c.state != "IN_PROGRESS"),
         delete(deliveries).where(deliveries.c.received_at < before, deliveries.c.id.not_in(owing)),
         delete(gates).where(gates.c.stored_at < before),
+        delete(buckets).where(buckets.c.since < before),
     ):
         removed += connection.execute(statement).rowcount
     return removed

@@ -149,6 +149,15 @@ tasks = Table(
     Index("ix_tasks_finished_at", "finished_at"),
 )
 
+buckets = Table(
+    "buckets",
+    metadata,
+    Column("name", String(201), primary_key=True, comment="repository, lower case"),
+    Column("tokens", Double, nullable=False),
+    Column("since", Double, nullable=False, comment="when there were so many"),
+    Index("ix_buckets_since", "since"),
+)
+
 documents = Table(
     "documents",
     metadata,

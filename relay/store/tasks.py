@@ -40,7 +40,11 @@ class NewTask:
 
 @dataclass(frozen=True)
 class Task:
-    """A leased task. ``attempts`` counts this one."""
+    """A leased task.
+
+    Attributes:
+        attempts: this one included; 1 only if nothing can have been sent before.
+    """
 
     id: int
     key: str
@@ -68,63 +72,61 @@ _FIELDS = (
 )
 
 
-def enqueue(
-    connection: Connection,
-    new: list[NewTask],
-    *,
-    now: float,
-    owner: str | None = None,
-    lease_until: float | None = None,
-) -> None:
-    """Owe effects. A known key that is done or dead becomes ready again; one at work is marked to be done again.
-
-    Args:
-        owner, lease_until: lease the tasks to this worker at once.
-    """
-    if not new:
-        return
-    rows = [
-        {
-            **vars(task),
-            "state": "ready" if owner is None else "leased",
-            "again": False,
-            "attempts": 0 if owner is None else 1,
-            "created_at": now,
-            "not_before": now,
-            "lease_owner": owner,
-            "lease_until": lease_until,
-        }
-        for task in new
-    ]
-    statement = insert(connection, tasks)
-    fresh = statement.excluded
-    leased = and_(tasks.c.state == "leased", tasks.c.lease_until > now)
-    connection.execute(
-        statement.on_conflict_do_update(
+def _enqueue(connection: Connection) -> Any:
+    """``INSERT … ON CONFLICT``; built once per dialect, because building costs more than running it."""
+    dialect = connection.dialect.name
+    if dialect not in _ENQUEUE:
+        statement = insert(connection, tasks)
+        fresh = statement.excluded
+        leased = and_(tasks.c.state == "leased", tasks.c.lease_until > fresh.created_at)
+        columns = ("state", "attempts", "not_before", "lease_owner", "lease_until")
+        _ENQUEUE[dialect] = statement.on_conflict_do_update(
             index_elements=[tasks.c.key],
             set_={
+                **{name: case((leased, tasks.c[name]), else_=fresh[name]) for name in columns},
                 "again": case((leased, True), else_=False),
-                "state": case((leased, tasks.c.state), else_=fresh.state),
-                "attempts": case((leased, tasks.c.attempts), else_=fresh.attempts),
-                "not_before": case((leased, tasks.c.not_before), else_=fresh.not_before),
-                "lease_owner": case((leased, tasks.c.lease_owner), else_=fresh.lease_owner),
-                "lease_until": case((leased, tasks.c.lease_until), else_=fresh.lease_until),
                 "data": fresh.data,
                 "give_up_at": fresh.give_up_at,
                 "finished_at": None,
                 "error": None,
             },
-        ),
-        rows,
-    )
+        )
+    return _ENQUEUE[dialect]
 
 
-def leased(connection: Connection, key: str, *, owner: str) -> Task | None:
-    """The task of that key, if this worker holds it."""
-    row = connection.execute(
-        select(*_FIELDS).where(tasks.c.key == key, tasks.c.lease_owner == owner, tasks.c.state == "leased")
-    ).first()
-    return None if row is None else Task(**row._mapping)
+_ENQUEUE: dict[str, Any] = {}
+
+
+def enqueue(connection: Connection, new: list[NewTask], *, now: float) -> None:
+    """Owe effects. A known key that is done or dead becomes ready again; one at work is marked to be done again."""
+    if new:
+        connection.execute(_enqueue(connection), [_row(task, now) for task in new])
+
+
+def enqueue_leased(
+    connection: Connection, new: NewTask, *, now: float, owner: str, lease_until: float
+) -> Task | None:
+    """As :func:`enqueue`, for a worker that does it at once.
+
+    Returns:
+        The task, leased to this worker; ``None`` if it is being done, and will be done again.
+    """
+    row = {**_row(new, now), "state": "leased", "attempts": 1, "lease_owner": owner, "lease_until": lease_until}
+    held = connection.execute(_enqueue(connection).returning(*_FIELDS, tasks.c.again), row).one()
+    return None if held.again else Task(*held[:-1])
+
+
+def _row(task: NewTask, now: float) -> dict[str, Any]:
+    return {
+        **vars(task),
+        "state": "ready",
+        "again": False,
+        "attempts": 0,
+        "created_at": now,
+        "not_before": now,
+        "lease_owner": None,
+        "lease_until": None,
+    }
 
 
 def lease(
@@ -163,29 +165,30 @@ def lease(
 _mine = and_(tasks.c.id == bindparam("task_id"), tasks.c.lease_owner == bindparam("owner"), tasks.c.state == "leased")
 
 
+_FINISH = (
+    update(tasks)
+    .where(_mine)
+    .values(
+        state=case((tasks.c.again, "ready"), else_="done"),
+        data=case((tasks.c.again, tasks.c.data), else_=None),
+        attempts=case((tasks.c.again, 0), else_=tasks.c.attempts),
+        again=False,
+        not_before=bindparam("moment"),
+        lease_owner=None,
+        lease_until=None,
+        finished_at=case((tasks.c.again, None), else_=bindparam("moment")),
+        error=None,
+    )
+)
+
+
 def finish(connection: Connection, task: Task, *, owner: str, now: float) -> bool:
     """The effect is there. A task that was queued anew meanwhile becomes ready again.
 
     Returns:
         Whether the lease was still ours; if not, another worker has the task and decides.
     """
-    result = connection.execute(
-        update(tasks)
-        .where(_mine)
-        .values(
-            state=case((tasks.c.again, "ready"), else_="done"),
-            data=case((tasks.c.again, tasks.c.data), else_=None),
-            attempts=case((tasks.c.again, 0), else_=tasks.c.attempts),
-            again=False,
-            not_before=now,
-            lease_owner=None,
-            lease_until=None,
-            finished_at=case((tasks.c.again, None), else_=now),
-            error=None,
-        ),
-        {"task_id": task.id, "owner": owner},
-    )
-    return result.rowcount == 1
+    return connection.execute(_FINISH, {"task_id": task.id, "owner": owner, "moment": now}).rowcount == 1
 
 
 def postpone(connection: Connection, task: Task, *, owner: str, not_before: float, error: str) -> bool:
@@ -213,16 +216,16 @@ def bury(connection: Connection, task: Task, *, owner: str, now: float, error: s
 
 
 def release(connection: Connection, owner: str, *, now: float) -> None:
-    """Give back what this worker still holds, at an orderly end; the attempt does not count."""
+    """Give back what this worker still holds, at an orderly end. The attempt counts: it may have had its effect."""
     connection.execute(
         update(tasks)
         .where(tasks.c.lease_owner == owner, tasks.c.state == "leased")
-        .values(state="ready", not_before=now, lease_owner=None, lease_until=None, attempts=tasks.c.attempts - 1)
+        .values(state="ready", not_before=now, lease_owner=None, lease_until=None)
     )
 
 
 def revive(connection: Connection, *, now: float, give_up_at: float, ids: list[int] | None = None) -> int:
-    """Make dead letters ready again.
+    """Make dead letters ready again, with the waits of a first retry but not as if they had never been tried.
 
     Args:
         ids: these tasks, or all dead ones.
@@ -237,7 +240,7 @@ def revive(connection: Connection, *, now: float, give_up_at: float, ids: list[i
     result = connection.execute(
         update(tasks)
         .where(dead)
-        .values(state="ready", attempts=0, not_before=now, give_up_at=give_up_at, finished_at=None, error=None)
+        .values(state="ready", attempts=1, not_before=now, give_up_at=give_up_at, finished_at=None, error=None)
     )
     for kind, delivery_id, repo in pairs:
         if kind == "dispatch":
@@ -253,6 +256,12 @@ def counts(connection: Connection) -> dict[tuple[str, str], int]:
     """Number of tasks by kind and state."""
     rows = connection.execute(select(tasks.c.kind, tasks.c.state, func.count()).group_by(tasks.c.kind, tasks.c.state))
     return {(kind, state): number for kind, state, number in rows}
+
+
+def oldest_due(connection: Connection) -> float | None:
+    """Since when the task that has waited longest could have been done; ``None`` if nothing is owed."""
+    since: float | None = connection.scalar(select(func.min(tasks.c.not_before)).where(tasks.c.state == "ready"))
+    return since
 
 
 def listing(connection: Connection, *, state: str | None, limit: int) -> list[dict[str, Any]]:

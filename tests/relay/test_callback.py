@@ -363,6 +363,28 @@ def test_2_rate_limits(start: Callable[..., Running], peer: Peer, mint: Minter) 
 
 
 @sqlite_only
+def test_2_a_repository_can_have_a_limit_of_its_own(
+    start: Callable[..., Running], peer: Peer, mint: Minter, allowlist_file: Path
+) -> None:
+    allowlist_file.write_text("L2:\n  - org2/repo2: {rate_burst: 2, rate_per_minute: 1}\n  - org4/repo4\n")
+    caller = Caller(start(), peer, mint)
+    answers = [caller.say("in_progress", job_name=str(number)).status_code for number in range(3)]
+    assert answers == [200, 200, 429]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_2_the_rate_limit_holds_over_all_replicas(start: Callable[..., Running], peer: Peer, mint: Minter) -> None:
+    replicas = [start(rate_burst=10, rate_per_minute=1), start(rate_burst=10, rate_per_minute=1)]
+    first = Caller(replicas[0], peer, mint)
+    token, payload = mint.token("org2/repo2"), first.payload
+    answers = [
+        replicas[number % 2].callback(token, report(payload, job_name=str(number))).status_code for number in range(30)
+    ]
+    assert answers.count(200) == 10
+    assert answers.count(429) == 20
+
+
+@sqlite_only
 def test_2_rate_limit_before_authentication(start: Callable[..., Running]) -> None:
     relay = start(client_rate_burst=5, client_rate_per_minute=1)
     answers = [relay.callback("nonsense", {}) for _ in range(7)]

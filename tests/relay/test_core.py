@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relay.core import retry, transitions
 from relay.core.allowlist import AllowlistError, lint, parse
 from relay.core.body import BodyError, dump, load_object
-from relay.core.ratelimit import TokenBuckets
+from relay.core.ratelimit import Rate, TokenBuckets
 from relay.wire import Workflow
 
 SPEC_EXAMPLE = """\
@@ -96,14 +96,14 @@ def test_backoff_grows_and_is_bounded() -> None:
 
 
 def test_2_a_steady_caller_above_the_limit_is_not_starved() -> None:
-    buckets = TokenBuckets(burst=5, per_minute=60)
+    buckets = TokenBuckets(Rate(burst=5, per_minute=60))
     accepted = sum(buckets.take("repo", now=call * 0.25) == 0 for call in range(400))  # 4 calls a second, 100 s
     assert 99 <= accepted <= 106
     assert buckets.take("other", now=100) == 0
 
 
 def test_2_buckets_do_not_grow_without_bound_and_bear_clock_steps() -> None:
-    buckets = TokenBuckets(burst=1, per_minute=60, capacity=100)
+    buckets = TokenBuckets(Rate(burst=1, per_minute=60), capacity=100)
     for number in range(1000):
         buckets.take(str(number), now=float(number))
     assert len(buckets._buckets) == 100
