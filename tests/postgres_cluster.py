@@ -97,25 +97,38 @@ class PostgresCluster:
         Raises:
             PostgresUnavailable: not installed, or it did not come up; the text carries the end of the server's log.
         """
-        binaries = find_binaries()
+        find_binaries()
         # Not pytest's tmp_path: a Unix socket's path may have 107 bytes at most, and its parents are closed to others.
         self.root = Path(tempfile.mkdtemp(prefix="pg-"))
         try:
             os.chown(self.root, self._account.pw_uid, self._account.pw_gid)
-            log = self.root / "log"
-            with log.open("wb") as output:
-                initdb = [binaries / "initdb", "-D", self.root / "data", "-U", "test", "-A", "trust", "-E", "UTF8"]
-                done = self._spawn([*map(str, initdb), "--locale=C", "--no-sync"], output).wait()
-                if done == 0:
-                    server = [str(binaries / "postgres"), "-D", str(self.root / "data"), "-k", str(self.root)]
-                    settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
-                    self._process = self._spawn(server + settings, output)
-            if self._process is None or not self._answers():
-                tail = log.read_text(errors="replace")[-2000:]
-                raise PostgresUnavailable(f"PostgreSQL of {binaries} did not start; the end of its log:\n{tail}")
+            with (self.root / "log").open("ab") as output:
+                initdb = [find_binaries() / "initdb", "-D", self.root / "data", "-U", "test", "-A", "trust"]
+                done = self._spawn([*map(str, initdb), "-E", "UTF8", "--locale=C", "--no-sync"], output).wait()
+            if done != 0:
+                raise PostgresUnavailable(f"PostgreSQL made no cluster; the end of its log:\n{self._log()}")
+            self._serve()
         except BaseException:
             self.stop()
             raise
+
+    def _serve(self) -> None:
+        server = [str(find_binaries() / "postgres"), "-D", str(self.root / "data"), "-k", str(self.root)]
+        settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        with (self.root / "log").open("ab") as output:
+            self._process = self._spawn(server + settings, output)
+        if not self._answers():
+            raise PostgresUnavailable(f"PostgreSQL did not start; the end of its log:\n{self._log()}")
+
+    def _log(self) -> str:
+        return (self.root / "log").read_text(errors="replace")[-2000:]
+
+    def restart(self) -> None:
+        """End the server as an administrator does, losing every connection, and start it again on the same data."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)  # "fast shutdown"
+        self._process.wait()
+        self._serve()
 
     def stop(self) -> None:
         """End the server and delete everything it wrote."""

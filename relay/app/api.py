@@ -16,12 +16,13 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relay.adapters.allowlist_source import AllowlistUnavailable
-from relay.app import sweeper, webhook
+from relay.app import openapi, sweeper, webhook
 from relay.app.callback import CallbackError, Callbacks
 from relay.app.service import Service
 from relay.app.settings import Settings
 from relay.app.workers import Workers
 from relay.store.database import StoreUnavailable
+from relay.wire import Callback, CallbackAnswer, ErrorAnswer
 
 _log = structlog.get_logger(__name__)
 _STORE_RETRY_SECONDS = 5
@@ -124,6 +125,7 @@ def create_app(settings: Settings, *, workers: bool = True, endpoints: bool = Tr
     if endpoints:
         _add_endpoints(app, settings)
     _add_operators_endpoints(app)
+    openapi.describe(app)
     return app
 
 
@@ -147,7 +149,31 @@ def _add_endpoints(app: FastAPI, settings: Settings) -> None:
         wait = app.state.service.client_buckets.take(address, time.monotonic())
         return _error(429, "too many requests from this address", wait) if wait > 0 else None
 
-    @app.post("/github/webhook", tags=["github"], summary="Take a webhook of the upstream repository")
+    unavailable = "The relay's store does not answer: nothing was stored, try again after `Retry-After` seconds"
+
+    @app.post(
+        "/github/webhook",
+        tags=["github"],
+        summary="Take a webhook of the upstream repository",
+        responses={
+            200: {"description": "Ignored, with the reason, or a ping"},
+            202: {"description": "Stored; what it asks for will be done"},
+            **openapi.errors(
+                status_400="No signature, no event, no delivery id, or not the JSON of this event",
+                status_401="The signature does not match",
+                status_413="The body is over the cap",
+                status_503=unavailable,
+            ),
+        },
+        openapi_extra={
+            **openapi.json_body({"type": "object"}),
+            "parameters": [
+                openapi.header("X-GitHub-Event", {"type": "string"}, "Name of the event"),
+                openapi.header("X-GitHub-Delivery", {"type": "string", "maxLength": 100}, "Names the delivery"),
+                openapi.header("X-Hub-Signature-256", {"type": "string"}, "`sha256=` and the HMAC of the body"),
+            ],
+        },
+    )
     async def take_webhook(request: Request) -> Response:
         body = await _read(request, settings.webhook_max_bytes)
         service: Service = app.state.service
@@ -156,7 +182,24 @@ def _add_endpoints(app: FastAPI, settings: Settings) -> None:
         return JSONResponse(answer.body, answer.status)
 
     @app.post("/github/callback/", include_in_schema=False)
-    @app.post("/github/callback", tags=["jobs"], summary="Take a report of a downstream job")
+    @app.post(
+        "/github/callback",
+        tags=["jobs"],
+        summary="Take a report of a downstream job",
+        responses={
+            200: {"model": CallbackAnswer, "description": "Accepted, a duplicate, or ignored with the reason"},
+            **openapi.errors(
+                status_400="Not JSON, a missing or mistyped field, no dispatch on record, an impossible transition",
+                status_401="No token, or one that is not accepted; the text says which check it fails",
+                status_403="A pipeline that is not registered, a required claim, or another dispatch's callback token",
+                status_413="The body is over the cap",
+                status_429="Too many reports; try again after `Retry-After` seconds",
+                status_503=unavailable,
+            ),
+            "4XX": {"model": ErrorAnswer, "description": "HUD's own refusal of the report, passed on"},
+        },
+        openapi_extra={**openapi.json_body(openapi.reference(Callback)), "security": [{"oidc": []}]},
+    )
     async def take_callback(request: Request) -> Response:
         refused = limited(request)
         service: Service = app.state.service
@@ -181,7 +224,12 @@ def _add_operators_endpoints(app: FastAPI) -> None:
     async def healthz() -> dict[str, bool]:
         return {"ok": True}
 
-    @app.get("/readyz", tags=["operators"], summary="The relay can take work")
+    @app.get(
+        "/readyz",
+        tags=["operators"],
+        summary="The relay can take work",
+        responses={503: {"description": "It cannot: no store, or no allowlist that was ever good"}},
+    )
     async def readyz() -> JSONResponse:
         """503 without a store or without any good allowlist; an allowlist that is only old is reported, with 200."""
         service: Service = app.state.service

@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, bindparam, case, func, or_, select, update
 
+from relay.core.retry import MAX_WAIT_SECONDS
 from relay.store.database import insert
 from relay.store.schema import dispatches, tasks
 
 Kind = Literal["dispatch", "hud", "check", "rerun", "cancel", "fanout"]
+_LONGEST_WAIT = MAX_WAIT_SECONDS + 300
 KINDS: tuple[Kind, ...] = ("dispatch", "hud", "check", "rerun", "cancel", "fanout")
 
 
@@ -103,9 +105,7 @@ def enqueue(connection: Connection, new: list[NewTask], *, now: float) -> None:
         connection.execute(_enqueue(connection), [_row(task, now) for task in new])
 
 
-def enqueue_leased(
-    connection: Connection, new: NewTask, *, now: float, owner: str, lease_until: float
-) -> Task | None:
+def enqueue_leased(connection: Connection, new: NewTask, *, now: float, owner: str, lease_until: float) -> Task | None:
     """As :func:`enqueue`, for a worker that does it at once.
 
     Returns:
@@ -134,6 +134,9 @@ def lease(
 ) -> list[Task]:
     """Take due tasks, oldest first; other workers skip them until the lease runs out.
 
+    A moment further ahead than any wait or lease can be was written by a clock that has been set back since; such a
+    task is due, for it would else sleep for as long as the clock was wrong.
+
     Args:
         owner: this worker.
         seconds: length of the lease.
@@ -144,8 +147,12 @@ def lease(
         .where(
             tasks.c.kind.in_(kinds),
             or_(
-                and_(tasks.c.state == "ready", tasks.c.not_before <= now),
-                and_(tasks.c.state == "leased", tasks.c.lease_until <= now),
+                and_(
+                    tasks.c.state == "ready", or_(tasks.c.not_before <= now, tasks.c.not_before > now + _LONGEST_WAIT)
+                ),
+                and_(
+                    tasks.c.state == "leased", or_(tasks.c.lease_until <= now, tasks.c.lease_until > now + 10 * seconds)
+                ),
             ),
         )
         .order_by(tasks.c.not_before, tasks.c.id)

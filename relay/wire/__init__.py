@@ -4,6 +4,7 @@ These models are the only part of ``relay`` that other packages import, so they 
 the service (``relay.wire.ticket`` also needs PyJWT). No decision and no I/O belongs here.
 """
 
+from relay.wire.answer import CallbackAnswer, ErrorAnswer
 from relay.wire.callback import (
     Callback,
     Conclusion,
@@ -18,8 +19,10 @@ from relay.wire.report import CiMetrics, HudReport, Level, Trusted, Untrusted, r
 
 __all__ = [
     "Callback",
+    "CallbackAnswer",
     "CiMetrics",
     "Conclusion",
+    "ErrorAnswer",
     "EventType",
     "FailedTest",
     "HudReport",

@@ -17,7 +17,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 # Tests are imported by file, so what they share is found by path only.
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parents[1] / "benchmarks" / "relay")]
 
 from postgres_cluster import PostgresCluster
 from relay_parts import (

@@ -23,6 +23,8 @@ from relay_parts import (
 
 from relay.core import checks
 from relay.core.transitions import Job
+from relay.store import tasks as outbox
+from relay.store.database import Database
 
 LABEL = "ciflow/crcr/spyre"
 
@@ -157,6 +159,46 @@ def test_2_a_check_run_whose_creation_was_not_heard_of_is_not_created_twice(
     backend.say("completed")
     wait_for(lambda: [check for check in peer.checks.values() if check["status"] == "completed"], 30)
     assert len(peer.checks) == 1
+
+
+@sqlite_only
+def test_2_a_check_run_is_not_created_twice_after_a_retry_of_its_dead_letter(
+    relay: Running, peer: Peer, mint: Minter
+) -> None:
+    peer.fail(r"/check-runs$", status=422, after=True)  # it was created, but a proxy in between says no
+    backend = Backend(relay, peer, mint, LABEL)
+    backend.say("in_progress")
+
+    def dead() -> Any:
+        with relay.database.engine.connect() as connection:
+            return connection.exec_driver_sql("SELECT id FROM tasks WHERE kind = 'check' AND state = 'dead'").scalar()
+
+    wait_for(dead, 30, "the write is given up")
+    now = time.time()
+    assert relay.database.call(lambda connection: outbox.revive(connection, now=now, give_up_at=now + 60)) == 1
+
+    def written() -> bool:
+        with relay.database.engine.connect() as connection:
+            return bool(connection.exec_driver_sql("SELECT count(*) FROM checks WHERE written_version = 1").scalar())
+
+    wait_for(written, 30, "the check run is known")
+    assert len(peer.checks) == 1
+
+
+def test_2_an_attempt_that_an_orderly_stop_cut_off_counts(database_url: str) -> None:
+    """It may have created the check run; the next worker has to look for it."""
+    database = Database(database_url)
+    database.migrate()
+    new = outbox.NewTask("check:x", "check", "d", "a/b", "x", 1e12)
+    database.call(lambda connection: outbox.enqueue(connection, [new], now=0))
+    lease = {"now": 1, "seconds": 60, "limit": 1}
+    database.call(lambda connection: outbox.lease(connection, ("check",), owner="one", **lease))
+    database.call(lambda connection: outbox.release(connection, "one", now=2))
+    (task,) = database.call(
+        lambda connection: outbox.lease(connection, ("check",), owner="two", now=3, seconds=60, limit=1)
+    )
+    assert task.attempts == 2
+    database.close()
 
 
 def rerequested(kind: str, check: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from postgres_cluster import PostgresCluster
 from relay_parts import (
     TRUST,
     WEBHOOK_SECRET,
@@ -30,11 +30,13 @@ from relay_parts import (
     pull_request,
     push,
     report,
+    settings_for,
     sqlite_only,
     wait_for,
 )
 from sqlalchemy import create_engine, text
 
+from relay.app.settings import load
 from relay.core.signature import sign
 
 DISPATCHES = "/repos/.+/dispatches"
@@ -283,60 +285,18 @@ def test_2_kill_9_in_the_middle_of_the_fan_out_loses_nothing(
     assert twice <= 20, "only what was under way at the kill may come twice: one lane of 20"
 
 
-def test_2_kill_9_at_random_moments(spawn: Callable[..., Process], peer: Peer, mint: Minter, twenty: list[str]) -> None:
-    """API and worker are killed again and again while deliveries, dispatches and callbacks pass: nothing is lost."""
-    chance = random.Random(11)
-    peer.latency = 0.005
-    settings = {"lease_seconds": 5, "hud_wait_seconds": 0}
-    holder = {"api": spawn("serve", "--api-only", **settings), "worker": spawn("worker", **settings)}
-    http = httpx.Client(timeout=10, verify=TRUST)
-    accepted: set[str] = set()
-    reported: set[str] = set()
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_2_kill_9_at_random_moments(kind: str, request: pytest.FixtureRequest) -> None:
+    """The benchmark's play, small: API and workers are killed while deliveries, dispatches and callbacks pass."""
+    import kill
 
-    def deliver() -> None:
-        """GitHub: each delivery until it is accepted, as an operator's "redeliver" would."""
-        for delivery in (f"d-{number}" for number in range(12)):
-            while delivery not in accepted:
-                with contextlib.suppress(httpx.HTTPError):
-                    if post(holder["api"], delivery, push()) == 202:
-                        accepted.add(delivery)
-                time.sleep(0.05)
-
-    def report_back() -> None:
-        """org0/backend: one callback per delivery, repeated until it is answered."""
-        while len(reported) < 12:
-            for call in peer.dispatched():
-                payload = call.body["client_payload"]
-                if payload["delivery_id"] in reported or call.path != "/repos/org0/backend/dispatches":
-                    continue
-                headers = {"Authorization": f"Bearer {mint.token('org0/backend')}"}
-                with contextlib.suppress(httpx.HTTPError):
-                    url = holder["api"].url + "/github/callback"
-                    if http.post(url, json=report(payload, "completed"), headers=headers).status_code == 200:
-                        reported.add(payload["delivery_id"])
-            time.sleep(0.05)
-
-    threads = [threading.Thread(target=deliver, daemon=True), threading.Thread(target=report_back, daemon=True)]
-    for thread in threads:
-        thread.start()
-    for who in ("worker", "api", "worker"):
-        before = len(peer.dispatched())
-
-        def moved(before: int = before) -> bool:
-            assert all(process.popen.poll() is None for process in holder.values()), "a relay process ended by itself"
-            return len(peer.dispatched()) >= before + 10 or len(seen(peer)) == 12 * len(twenty)
-
-        wait_for(moved, 60, f"dispatches go on after {before}, before {who} is killed")
-        time.sleep(chance.random() / 5)
-        holder[who].kill()
-        holder[who] = spawn(*(("worker",) if who == "worker" else ("serve", "--api-only")), **settings)
-    for thread in threads:
-        thread.join(90)
-    assert (len(accepted), len(reported)) == (12, 12)
-    wanted = {(delivery, repo.split("/")[0]) for delivery in accepted for repo in twenty}
-    wait_for(lambda: wanted <= seen(peer), 60, "every dispatch happens")
-    wait_for(lambda: {json.loads(key)[1] for key in peer.hud_rows} == reported, 60, "every report reaches HUD")
-    http.close()
+    with contextlib.ExitStack() as stack:
+        url = ""
+        if kind == "postgresql":
+            url = stack.enter_context(request.getfixturevalue("cluster").database())
+        accounts = kill.play(url, kind, deliveries=8, repositories=4, kills=2 if kind == "sqlite" else 4, seconds=120)
+    assert accounts["kills"].keys() == {"api", "worker"}
+    assert kill.kept(accounts), accounts
 
 
 def test_an_orderly_stop_finishes_and_gives_back(spawn: Callable[..., Process], peer: Peer, twenty: list[str]) -> None:
@@ -351,6 +311,58 @@ def test_an_orderly_stop_finishes_and_gives_back(spawn: Callable[..., Process], 
     spawn("serve")
     wait_for(lambda: len({call.path for call in peer.dispatched()}) == 20)
     assert len(peer.dispatched()) == 20, "an orderly stop repeats nothing"
+
+
+@sqlite_only
+def test_2_clock_steps_neither_lose_nor_delay(
+    start: Callable[..., Running], peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's clock is set two hours back, then four ahead, while dispatches wait for their next attempt."""
+    relay = start(dispatch_retry_seconds=86400)
+    real, ahead = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + ahead[0])
+    for number, (before, after) in enumerate(((0.0, -7200.0), (-7200.0, 7200.0))):
+        ahead[0] = before
+        peer.fail("/repos/org2/repo2/dispatches", status=500, times=2)
+        relay.webhook("push", push(), delivery=f"d-{number}")
+        wait_for(lambda number=number: dispatch_states(relay)["sent"] == 3 + 4 * number, what="all but the failing one")
+        ahead[0] = after
+        wait_for(lambda number=number: dispatch_states(relay) == {"sent": 4 + 4 * number}, what="and that one, too")
+    assert len(peer.dispatched()) == 8
+
+
+def test_2_a_restart_of_the_database_loses_nothing(
+    peer: Peer, allowlist_file: Path, rsa_key: Any, mint: Minter
+) -> None:
+    """A real restart of a real server, in the middle of deliveries and callbacks."""
+    with PostgresCluster() as own, own.database() as url:
+        relay = Running(load(**settings_for(peer, url, str(allowlist_file), rsa_key.pem, lease_seconds=5)))
+        try:
+            relay.webhook("push", push(), delivery="d-0")
+            payload = dispatch_of(peer, "org2/repo2")
+            statuses: set[int] = set()
+
+            def pass_by() -> None:
+                for number in range(1, 6):
+
+                    def accepted(number: int = number) -> bool:
+                        body = report(payload, job_name=str(number))
+                        hook = relay.webhook("push", push(), delivery=f"d-{number}").status_code
+                        job = relay.callback(mint.token("org2/repo2"), body).status_code
+                        statuses.update((hook, job))
+                        return (hook, job) == (202, 200)
+
+                    wait_for(accepted, 60, "webhook and callback are accepted again")
+
+            traffic = threading.Thread(target=pass_by)
+            traffic.start()
+            own.restart()  # in this thread: the server ends with the thread that started it
+            traffic.join()
+            assert statuses <= {200, 202, 503}
+            wait_for(lambda: dispatch_states(relay) == {"sent": 24}, 60, "every dispatch is sent")
+            wait_for(lambda: len(peer.hud_rows) == 5, 60, "every report reaches HUD")
+        finally:
+            relay.stop()
 
 
 def test_a_port_in_use_is_one_clear_sentence(tmp_path: Path, peer: Peer, rsa_key: Any) -> None:
