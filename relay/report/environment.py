@@ -86,7 +86,8 @@ def detect(env: Mapping[str, str]) -> Environment:
             ci="gitlab",
             workflow=env.get("CI_PIPELINE_NAME") or env.get("CI_PROJECT_PATH", ""),
             job_name=env.get("CI_JOB_NAME", ""),
-            run_id=env.get("CI_PIPELINE_ID", ""),
+            # GitLab counts no attempts: a job that is retried gets a new id in the same pipeline.
+            run_id=env.get("CI_JOB_ID") or env.get("CI_PIPELINE_ID", ""),
             run_attempt=1,
             url=env.get("CI_JOB_URL"),
             token=token,

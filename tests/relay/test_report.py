@@ -7,11 +7,25 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from relay_parts import HEAD, HUD_KEY, Minter, Peer, Running, dispatch_of, pull_request, sqlite_only, wait_for
+from relay_parts import (
+    AUDIENCE,
+    HEAD,
+    HUD_KEY,
+    PIPELINE,
+    Key,
+    Minter,
+    Peer,
+    Running,
+    dispatch_of,
+    pull_request,
+    sqlite_only,
+    wait_for,
+)
 
 from relay.wire.ticket import verify_ticket
 
@@ -163,3 +177,91 @@ def test_report_of_a_nightly_run(job: Job, peer: Peer) -> None:
     assert done.returncode == 0, done.stderr
     wait_for(lambda: peer.hud())
     assert peer.hud()[0]["untrusted"]["callback_payload"]["delivery_id"] == HEAD
+
+
+# --- other CIs ------------------------------------------------------------------------------------------------------
+
+
+def elsewhere(job: Job, payload: dict[str, Any], **env: str) -> Job:
+    """The same job on a CI that is not GitHub: it gets its client_payload and its address from its own variables."""
+    job.env = {
+        "PATH": job.env["PATH"],
+        "RELAY_CALLBACK_URL": job.url,
+        "RELAY_CLIENT_PAYLOAD": json.dumps(payload),
+        **env,
+    }
+    return job
+
+
+def test_report_from_buildkite(job: Job, peer: Peer, rsa_key: Key, tmp_path: Path) -> None:
+    """The agent's command is the only part that is not real: it prints the token that an agent would ask for."""
+    organization, pipeline = PIPELINE.split("/")
+    claims = {"organization_id": organization, "pipeline_id": pipeline, "build_branch": "main"}
+    token = Minter("https://agent.buildkite.com", rsa_key).token(None, **claims)
+    agent = tmp_path / "bin" / "buildkite-agent"
+    agent.parent.mkdir()
+    agent.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho {token}\n')
+    agent.chmod(0o755)
+    elsewhere(
+        job,
+        dispatch_of(peer, "org2/repo2"),
+        BUILDKITE="true",
+        BUILDKITE_PIPELINE_SLUG="conformance",
+        BUILDKITE_LABEL="ops",
+        BUILDKITE_BUILD_NUMBER="77",
+        BUILDKITE_RETRY_COUNT="1",
+        BUILDKITE_BUILD_URL="https://buildkite.com/org/conformance/builds/77",
+    )
+    job.env["PATH"] = f"{agent.parent}:{job.env['PATH']}"
+    done = job.run("--status", "completed", "--conclusion", "success")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "asked").read_text().split() == ["oidc", "request-token", "--audience", AUDIENCE]
+    wait_for(lambda: peer.hud())
+    report = peer.hud()[0]
+    workflow = report["untrusted"]["callback_payload"]["workflow"]
+    assert report["trusted"]["verified_repo"] == "org2/repo2"
+    assert (workflow["name"], workflow["job_name"], workflow["run_id"], workflow["run_attempt"]) == (
+        "conformance",
+        "ops",
+        "77",
+        2,
+    )
+
+
+def test_report_from_gitlab(
+    start: Callable[..., Running], peer: Peer, mint: Minter, rsa_key: Key, tmp_path: Path
+) -> None:
+    anchor = {
+        "issuer": "https://gitlab.example.org",
+        "jwks_url": f"{peer.url}/jwks/github",
+        "identity": "project_path",
+        "pipelines": {"team/backend": {"repository": "org2/repo2", "required_claims": {"ref_protected": "true"}}},
+    }
+    relay = start(oidc_issuers=[anchor])
+    relay.webhook("pull_request", pull_request(), delivery="d-1")
+    payload = dispatch_of(peer, "org2/repo2")
+    gitlab = Minter("https://gitlab.example.org", rsa_key)
+    variables = {
+        "GITLAB_CI": "true",
+        "CI_PROJECT_PATH": "team/backend",
+        "CI_JOB_NAME": "conformance",
+        "CI_PIPELINE_ID": "5",
+        "CI_JOB_URL": "https://gitlab.example.org/team/backend/-/jobs/900",
+    }
+    for number, (job_id, protected) in enumerate((("900", "true"), ("901", "true"), ("902", "false"))):
+        token = gitlab.token(None, project_path="team/backend", ref_protected=protected)
+        job = elsewhere(
+            Job(tmp_path, relay, peer, None, token), payload, **variables, CI_JOB_ID=job_id, RELAY_OIDC_TOKEN=token
+        )
+        done = job.run("--status", "completed", "--conclusion", ("failure", "success", "success")[number])
+        assert done.returncode == (0 if protected == "true" else 1), done.stdout + done.stderr
+    assert "ref_protected" in done.stderr
+    wait_for(lambda: len(peer.hud()) == 2, what="a retried job is a run of its own")
+
+
+def test_report_from_a_ci_without_a_token_says_what_to_set(job: Job, peer: Peer) -> None:
+    done = elsewhere(job, dispatch_of(peer, "org2/repo2"), GITLAB_CI="true", CI_PROJECT_PATH="team/backend").run(
+        "--status", "in_progress"
+    )
+    assert done.returncode == 2
+    assert "on GitLab set RELAY_OIDC_TOKEN with 'id_tokens:'" in done.stderr
