@@ -213,7 +213,9 @@ class GitHubApp:
             GitHubError: no answer that says so.
         """
         path = f"/repos/{repo}/commits/{head_sha}/check-runs"
-        params = {"check_name": name, "filter": "all", "per_page": "100", "app_id": self._app_id}
+        params = {"check_name": name, "filter": "all", "per_page": "100"}
+        if self._app_id.isdigit():  # it may be the client id, which GitHub does not take here
+            params["app_id"] = self._app_id
         response = await self._as_installation(repo, "GET", path, params=params)
         if response.status_code != 200:
             raise self._failure(response)

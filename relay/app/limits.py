@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from relay.core.ratelimit import Rate, TokenBuckets
@@ -25,6 +26,7 @@ class RepositoryLimits:
         self._here = TokenBuckets(Rate(1, 60), _REMEMBERED)
         self._drawn: dict[str, int] = {}
         self._refused: dict[str, float] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
 
     async def take(self, name: str, rate: Rate) -> float:
         """Take one token.
@@ -40,22 +42,29 @@ class RepositoryLimits:
         """
         if self._shared is None:
             return self._here.take(name, time.monotonic(), rate)
-        wait = self._refused.get(name, 0.0) - time.monotonic()
-        if wait > 0:
-            return wait
         if self._drawn.get(name, 0) < 1:
-            taken, wait = await self._shared.run(
-                lambda connection: buckets.draw(
-                    connection, name, rate, wanted=max(1, int(rate.burst * _SHARE)), now=time.time()
-                )
-            )
-            if not taken:
-                if len(self._refused) >= _REMEMBERED:
-                    self._refused.clear()
-                self._refused[name] = time.monotonic() + wait
+            # One draw at a time: callbacks that come together must not each take a share away.
+            async with self._locks.setdefault(name, asyncio.Lock()):
+                wait = await self._draw(self._shared, name, rate)
+            if wait > 0:
                 return wait
-            if len(self._drawn) >= _REMEMBERED:
-                self._drawn.clear()
-            self._drawn[name] = self._drawn.get(name, 0) + taken
         self._drawn[name] -= 1
         return 0.0
+
+    async def _draw(self, shared: Database, name: str, rate: Rate) -> float:
+        """Make sure that there is a token here, or say how long there will be none."""
+        wait = self._refused.get(name, 0.0) - time.monotonic()
+        if wait > 0 or self._drawn.get(name, 0) >= 1:
+            return max(0.0, wait)
+        wanted = max(1, int(rate.burst * _SHARE))
+        taken, wait = await shared.run(
+            lambda connection: buckets.draw(connection, name, rate, wanted=wanted, now=time.time())
+        )
+        if len(self._drawn) >= _REMEMBERED:
+            self._drawn.clear()
+            self._refused.clear()
+            self._locks.clear()
+        self._drawn[name] = self._drawn.get(name, 0) + taken
+        if not taken:
+            self._refused[name] = time.monotonic() + wait
+        return wait

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from postgres_cluster import PostgresCluster
 from relay_parts import (
     ALLOWLIST,
     TRUST,
+    GitHubApi,
     Key,
     Minter,
     Peer,
@@ -69,13 +71,26 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
             yield url
 
 
+@pytest.fixture(scope="session")
+def github_api() -> GitHubApi:
+    return GitHubApi()
+
+
 @pytest.fixture
-def peer(rsa_key: Key, ec_key: Key) -> Iterator[Peer]:
+def peer(rsa_key: Key, ec_key: Key, github_api: GitHubApi) -> Iterator[Peer]:
+    """The peer; whatever a test made the relay ask of GitHub is held against GitHub's description at its end."""
     made = Peer()
     made.jwks["github"] = [rsa_key.jwk, ec_key.jwk]
     made.jwks["buildkite"] = [rsa_key.jwk]
     yield made
     made.close()
+    seen: Counter[str] = Counter()
+    for call in made.calls:
+        if call.path.startswith(("/repos/", "/app")):
+            template, _ = github_api.operation(call)
+            seen[template] += 1
+            if seen[template] <= 3:
+                github_api.check(call)
 
 
 @pytest.fixture

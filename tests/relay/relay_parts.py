@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import jsonschema
 import jwt
 import pytest
 import uvicorn
@@ -270,6 +271,59 @@ class Peer:
     def hud(self) -> list[dict[str, Any]]:
         """Reports that HUD accepted, in order."""
         return [call.body for call in self.made("POST", "/api/crcr/results") if call.status == 200]
+
+
+class GitHubApi:
+    """GitHub's own OpenAPI description: what the relay asks must be something that GitHub knows."""
+
+    TEMPLATES = (
+        "/app",
+        "/app/installations/{installation_id}/access_tokens",
+        "/repos/{owner}/{repo}/actions/runs/{run_id}/cancel",
+        "/repos/{owner}/{repo}/actions/runs/{run_id}/rerun-failed-jobs",
+        "/repos/{owner}/{repo}/check-runs",
+        "/repos/{owner}/{repo}/check-runs/{check_run_id}",
+        "/repos/{owner}/{repo}/commits/{ref}/check-runs",
+        "/repos/{owner}/{repo}/dispatches",
+        "/repos/{owner}/{repo}/git/commits/{commit_sha}",
+        "/repos/{owner}/{repo}/installation",
+        "/repos/{owner}/{repo}/pulls/{pull_number}/files",
+    )
+
+    def __init__(self) -> None:
+        self._api = json.loads((NODE / "openapi" / "generated" / "api.github.com.json").read_text())
+        self._patterns = {
+            template: re.compile(re.sub(r"\\{\w+\\}", r"[^/]+", re.escape(template))) for template in self.TEMPLATES
+        }
+
+    def operation(self, call: Call) -> tuple[str, dict[str, Any]]:
+        """Template and description of the operation behind a call."""
+        (template,) = [name for name, pattern in self._patterns.items() if pattern.fullmatch(call.path)]
+        return template, self._api["paths"][template][call.method.lower()]
+
+    def check(self, call: Call) -> None:
+        """Assert that method, path, query, headers and body are as GitHub describes them."""
+        _, operation = self.operation(call)
+        described = [self._resolved(parameter) for parameter in operation.get("parameters", [])]
+        queries = {one["name"]: one["schema"] for one in described if one["in"] == "query"}
+        for name, (value,) in call.query.items():
+            assert name in queries, f"{call.method} {call.path} takes no parameter {name!r}"
+            if queries[name].get("type") == "integer":
+                assert value.isdigit(), f"{call.method} {call.path}: {name} is {value!r}"
+        content = self._resolved(operation.get("requestBody", {})).get("content", {})
+        if call.body is not None:
+            schema = content["application/json"]["schema"]
+            jsonschema.validate(call.body, {**schema, "components": self._api["components"]})
+        assert call.headers["x-github-api-version"]
+        assert call.headers["accept"] == "application/vnd.github+json"
+
+    def _resolved(self, node: dict[str, Any]) -> dict[str, Any]:
+        if "$ref" not in node:
+            return node
+        found: Any = self._api
+        for part in node["$ref"].removeprefix("#/").split("/"):
+            found = found[part]
+        return dict(found)
 
 
 # --- the relay ------------------------------------------------------------------------------------------------------

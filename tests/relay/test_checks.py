@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import jsonschema
 import pytest
 from relay_parts import (
     HEAD,
     UPSTREAM,
+    GitHubApi,
     Minter,
     Peer,
     Running,
@@ -265,31 +267,26 @@ def test_a_long_name_is_bounded() -> None:
 
 
 @sqlite_only
-def test_check_run_requests_have_githubs_form(relay: Running, peer: Peer, mint: Minter) -> None:
-    """Every request that the relay makes is one that GitHub's OpenAPI description knows."""
-    import jsonschema
-    from relay_parts import NODE
-
-    api = json.loads((NODE / "openapi" / "generated" / "api.github.com.json").read_text())
+def test_every_request_has_githubs_form_and_the_check_can_fail(
+    relay: Running, peer: Peer, mint: Minter, github_api: GitHubApi
+) -> None:
+    """The fixture checks every request of every test; here it must see all kinds, and notice one that is wrong."""
     backend = Backend(relay, peer, mint, LABEL)
     backend.say("in_progress")
     backend.settle()
     backend.say("completed", conclusion="startup_failure")
-    backend.settle()
-    templates = {
-        r"/repos/[^/]+/[^/]+/check-runs": "/repos/{owner}/{repo}/check-runs",
-        r"/repos/[^/]+/[^/]+/check-runs/\d+": "/repos/{owner}/{repo}/check-runs/{check_run_id}",
-        r"/repos/[^/]+/[^/]+/dispatches": "/repos/{owner}/{repo}/dispatches",
+    (check,) = backend.settle()
+    relay.webhook("check_run", rerequested("check_run", check))
+    wait_for(lambda: peer.made("POST", "/repos/.+/rerun-failed-jobs"))
+    seen = {
+        github_api.operation(call)[0].rpartition("/")[2] for call in peer.calls if call.path[:5] in {"/repo", "/app/"}
     }
-    for pattern, template in templates.items():
-        calls = [*peer.made("POST", pattern), *peer.made("PATCH", pattern)]
-        assert calls
-        for call in calls:
-            operation = api["paths"][template][call.method.lower()]
-            schema = operation["requestBody"]["content"]["application/json"]["schema"]
-            jsonschema.validate(call.body, {**schema, "components": api["components"]})
-            assert call.headers["x-github-api-version"]
-            assert call.headers["accept"] == "application/vnd.github+json"
+    assert seen >= {"installation", "access_tokens", "dispatches", "check-runs", "{check_run_id}", "rerun-failed-jobs"}
+    (creation,) = peer.made("POST", r"/repos/[^/]+/[^/]+/check-runs")
+    with pytest.raises(jsonschema.ValidationError):
+        github_api.check(replace(creation, body={**creation.body, "status": "running"}))
+    with pytest.raises(AssertionError, match="no parameter 'labels'"):
+        github_api.check(replace(creation, query={"labels": ["x"]}))
 
 
 def test_2_l4_checks_need_no_label(start: Callable[..., Running], peer: Peer, mint: Minter) -> None:
