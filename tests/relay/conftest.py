@@ -159,7 +159,7 @@ def spawn(
                     return httpx.get(process.url + "/healthz", verify=TRUST).status_code == 200
                 return False
 
-            wait_for(up, 30, "relay serve answers")
+            wait_for(up, 120, "relay serve answers")
         return process
 
     yield begin

@@ -349,17 +349,14 @@ def test_1_4_push_results(relay: Running, peer: Peer, mint: Minter) -> None:
 
 @sqlite_only
 def test_2_rate_limits(start: Callable[..., Running], peer: Peer, mint: Minter) -> None:
-    relay = start(rate_burst=3, rate_per_minute=60)
+    relay = start(rate_burst=3, rate_per_minute=1)
     caller = Caller(relay, peer, mint)
     answers = [caller.say("in_progress", job_name=str(number)) for number in range(5)]
     assert [answer.status_code for answer in answers[:3]] == [200] * 3
     assert answers[4].status_code == 429
-    wait = int(answers[4].headers["retry-after"])
-    assert wait >= 1
+    assert 1 <= int(answers[4].headers["retry-after"]) <= 60
     other = relay.callback(mint.token("org4/repo4"), report(dispatch_of(peer, "org4/repo4")))
     assert other.status_code == 200, "one repository's limit is not another's"
-    time.sleep(wait)
-    assert caller.say("in_progress", job_name="later").status_code == 200
 
 
 @sqlite_only
