@@ -23,7 +23,7 @@ def test_1_1_pull_request_reaches_every_level(relay: Running, peer: Peer) -> Non
     assert body["client_payload"]["payload"]["pull_request"]["head"]["sha"] == HEAD
 
 
-def test_1_4_callback_reaches_hud_with_what_the_relay_verified(relay: Running, peer: Peer, mint: Minter) -> None:
+def test_1_8_callback_reaches_hud_with_what_the_relay_verified(relay: Running, peer: Peer, mint: Minter) -> None:
     relay.webhook("pull_request", pull_request(), delivery="d-1")
     payload = dispatch_of(peer, "org2/repo2")
     token = mint.token("org2/repo2")

@@ -87,7 +87,7 @@ def results(directory: Path) -> Path:
     return directory
 
 
-def test_report_of_both_states_with_results(job: Job, peer: Peer, tmp_path: Path) -> None:
+def test_1_10_report_of_both_states_with_results(job: Job, peer: Peer, tmp_path: Path) -> None:
     first = job.run("--status", "in_progress")
     assert first.returncode == 0, first.stderr
     assert "the relay answered in_progress" in first.stdout
