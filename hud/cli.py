@@ -105,7 +105,7 @@ def prune_command(
     if as_json:
         typer.echo(json.dumps(asdict(done)))
     else:
-        typer.echo(f"Forgotten: {done.runs} runs, results of {done.results}, {done.intervals} stretches of history.")
+        typer.echo(f"Forgotten: {done.runs} runs, results of {done.results}, {done.changes} changes of outcomes.")
 
 
 @cli.command()

@@ -16,7 +16,7 @@ import httpx
 import uvicorn
 
 from hud.app import create_app
-from hud.queries.scope import Memory
+from hud.queries.scope import Memories
 from hud.seed import pull_request, push
 from hud.settings import Settings
 from hud.store import Store
@@ -64,7 +64,7 @@ class Site:
         self.clock.now = Clock().now
         hud = self.app.state.hud
         hud.settings = Settings(_env_file=None, ingest_key=KEY, **self._settings)
-        hud.snapshots, hud.judgements = Memory(64), Memory(8192)
+        hud.memories = Memories()
 
     def close(self) -> None:
         self.http.close()

@@ -104,9 +104,9 @@ def one_test(scope: ScopeOf, name: TestName) -> TestPage:
 
 
 @router.get("/matrix/{owner}/{repo}")
-def matrix(scope: ScopeOf, owner: str, repo: str, q: Search = "", state: str = "") -> MatrixPage:
+def matrix(scope: ScopeOf, owner: str, repo: str, q: Search = "", state: str = "", page: PageNumber = 1) -> MatrixPage:
     """Which operators of a backend work in which dtypes."""
-    return found(matrix_page(scope, f"{owner}/{repo}", q, state), f"{owner}/{repo} has never reported.")
+    return found(matrix_page(scope, f"{owner}/{repo}", q, state, page), f"{owner}/{repo} has never reported.")
 
 
 @router.get("/diff")

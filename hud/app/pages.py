@@ -15,7 +15,7 @@ from hud.app.render import BADGE_FILLS, STATE_LOOKS, VERDICT_LOOKS, iso, make_en
 from hud.app.state import HudOf, ScopeOf, hud_of
 from hud.core.charts import line_chart
 from hud.core.outcomes import OUTCOMES
-from hud.queries.backends import backend_list, backend_page, home_page
+from hud.queries.backends import backend_page, home_page, one_summary
 from hud.queries.contexts import RunPoint
 from hud.queries.health import health_page
 from hud.queries.history import diff_page, feed, test_page
@@ -118,10 +118,12 @@ def test_by_path(name: str) -> RedirectResponse:
 
 
 @router.get("/matrix/{owner}/{repo}")
-def matrix(request: Request, scope: ScopeOf, owner: str, repo: str, q: Search = "", state: str = "") -> HTMLResponse:
+def matrix(
+    request: Request, scope: ScopeOf, owner: str, repo: str, q: Search = "", state: str = "", page: PageNumber = 1
+) -> HTMLResponse:
     """Which operators of a backend work in which dtypes."""
-    page = found(matrix_page(scope, f"{owner}/{repo}", q, state), f"{owner}/{repo} has never reported.")
-    return _render(request, scope, "matrix.html", page=page, states=STATES)
+    context = found(matrix_page(scope, f"{owner}/{repo}", q, state, page), f"{owner}/{repo} has never reported.")
+    return _render(request, scope, "matrix.html", page=context, states=STATES)
 
 
 @router.get("/diff")
@@ -167,8 +169,7 @@ def pull_badge(scope: ScopeOf, number: Number, upstream: Upstream = None) -> Res
 @router.get("/badge/{owner}/{repo}.svg")
 def backend_badge(scope: ScopeOf, owner: str, repo: str) -> Response:
     """A backend's state on the base branch as a picture."""
-    wanted = f"{owner}/{repo}".lower()
-    known = next((row for row in backend_list(scope).backends if row.repo.lower() == wanted), None)
+    known = one_summary(scope, f"{owner}/{repo}")
     state = known.state if known is not None else "no data"
     figures = f" {known.passed}/{known.counted}" if known is not None and known.counted else ""
     return _badge(f"{owner}/{repo}", state + figures, STATE_LOOKS[state][1])

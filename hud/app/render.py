@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 import unicodedata
 from collections.abc import Mapping
@@ -70,13 +71,18 @@ BADGE_FILLS: Mapping[str, str] = {
 
 _HIDDEN = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")
 _KEPT = "\n\t"
+_ASCII_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 _WHEEL_SUITE = "wheel/"
 """Prefix of the tests that come with conformance and need no checkout (docs/conformance.md, "Names")."""
 
 
 def visible(value: Any) -> Any:
     """Make characters that one cannot see, or that reorder others, visible: ``U+202E`` becomes ``⟨202E⟩``."""
-    if not isinstance(value, str) or isinstance(value, Markup) or (value.isascii() and value.isprintable()):
+    if (
+        not isinstance(value, str)
+        or isinstance(value, Markup)
+        or (value.isascii() and (value.isprintable() or _ASCII_CONTROL.search(value) is None))
+    ):
         return value
     return "".join(
         f"⟨{ord(character):04X}⟩"

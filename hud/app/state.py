@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from hud.allowlist import Allowlist
-from hud.queries.scope import Memory, Scope
+from hud.queries.scope import Memories, Scope
 from hud.settings import Settings
 from hud.store import Store
 
@@ -28,8 +28,7 @@ class Hud:
     store: Store
     allowlist: Allowlist
     clock: Callable[[], float] = time.time
-    snapshots: Memory = field(default_factory=lambda: Memory(64))
-    judgements: Memory = field(default_factory=lambda: Memory(8192))
+    memories: Memories = field(default_factory=Memories)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[Scope]:
@@ -40,8 +39,7 @@ class Hud:
                 self.clock(),
                 self.settings.stuck_after_seconds,
                 self.allowlist.backends(),
-                self.snapshots,
-                self.judgements,
+                self.memories,
             )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hud.core.history import changes
 from hud.core.outcomes import FAILING, NOT_RUN
-from hud.core.snapshot import Snapshot
+from hud.core.snapshot import Results
 
 WHOLE_SHARE = 0.9
 """A run that covers this share of the base's tests was not narrowed to changed files."""
 
-Family = tuple[str, str, str, str]
-"""File, class, test and operator: the variants of one test that a selection takes or leaves together."""
+Families = Callable[[Sequence[int]], Sequence[Hashable]]
+"""Of tests by number, the family of each: the variants of one test, which a selection takes or leaves together."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Diff:
     narrowed: bool
 
 
-def diff(base: Snapshot, head: Snapshot, families: Callable[[Iterable[int]], dict[int, Family]]) -> Diff:
+def diff(base: Results, head: Results, families: Families) -> Diff:
     """Compare two runs of one backend.
 
     Args:
@@ -47,7 +47,7 @@ def diff(base: Snapshot, head: Snapshot, families: Callable[[Iterable[int]], dic
         head: the run after.
         families: looks up the family of tests; asked only where the head is narrowed and something is absent.
     """
-    changed = list(changes(base, head))
+    changed = changes(base, head)
     absent = [change.test_id for change in changed if change.after is None and change.before != "deselected"]
     covered = len(base) - len(absent)
     narrowed = covered < WHOLE_SHARE * len(base)
@@ -69,15 +69,11 @@ def diff(base: Snapshot, head: Snapshot, families: Callable[[Iterable[int]], dic
     )
 
 
-def _within(
-    absent: Iterable[int], head: Snapshot, families: Callable[[Iterable[int]], dict[int, Family]]
-) -> Iterable[int]:
-    absent = list(absent)
+def _within(absent: Sequence[int], head: Results, families: Families) -> Iterable[int]:
     if not absent or not len(head):
         return []
-    known = families([*absent, *head.ids])
-    present = {known[test_id] for test_id in head.ids}
-    return [test_id for test_id in absent if known[test_id] in present]
+    present = set(families(head.ids))
+    return [test_id for test_id, family in zip(absent, families(absent), strict=True) if family in present]
 
 
 def _ids(found: Iterable[int]) -> tuple[int, ...]:

@@ -1,15 +1,21 @@
-"""What changed from one run to the next of the same job."""
+"""What changed from one run to the next of the same job, and what such changes say about one test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hud.core.outcomes import OUTCOMES, Outcome
-from hud.core.snapshot import FALLBACK, Snapshot
+from hud.core.snapshot import Results, Roster, places
 
-_ALL = bytes(range(256))
-_PLAIN = bytes(value & ~FALLBACK for value in _ALL)
+_DIFFERENT = range(1, 256)
+
+BLOCK_BITS = 12
+"""Tests of one block of an opening: 4,096, so that one test is found by unpacking a few kilobytes."""
+
+_ABSENT = 0xFF
 
 
 class Change(NamedTuple):
@@ -20,28 +26,64 @@ class Change(NamedTuple):
     after: Outcome | None
 
 
-def changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+def changes(before: Results, after: Results) -> list[Change]:
     """The tests whose outcome differs between two runs, ascending by test number.
 
-    Two runs of the same tests, the usual case, are compared without building anything per test.
+    Nothing is built per test: columns of the same tests are compared as two long numbers.
     """
-    old, new = before.outcomes.translate(_PLAIN), after.outcomes.translate(_PLAIN)
-    if before.ids == after.ids:
-        if old != new:
-            for place, (was, now) in enumerate(zip(old, new, strict=True)):
-                if was != now:
-                    yield Change(after.ids[place], OUTCOMES[was], OUTCOMES[now])
-        return
-    was_of = dict(zip(before.ids, old, strict=True))
-    gone = was_of.keys() - set(after.ids)
-    found = [
-        Change(test_id, _outcome(was_of.get(test_id)), OUTCOMES[now])
-        for test_id, now in zip(after.ids, new, strict=True)
-        if was_of.get(test_id) != now
-    ]
-    found += [Change(test_id, OUTCOMES[was_of[test_id]], None) for test_id in gone]
-    yield from sorted(found)
+    ids, gone, fresh = _aligned(before.roster, after.roster)
+    old, new = _without(before.plain(), gone), _without(after.plain(), fresh)
+    found = [Change(ids[place], OUTCOMES[old[place]], OUTCOMES[new[place]]) for place in _differing(old, new)]
+    if gone or fresh:
+        found += [Change(before.ids[place], before.outcome_at(place), None) for place in gone]
+        found += [Change(after.ids[place], None, after.outcome_at(place)) for place in fresh]
+        found.sort(key=lambda change: change.test_id)
+    return found
 
 
-def _outcome(code: int | None) -> Outcome | None:
-    return None if code is None else OUTCOMES[code]
+def _differing(old: bytes, new: bytes) -> Iterator[int]:
+    if old == new:
+        return iter(())
+    mixed = int.from_bytes(old, "little") ^ int.from_bytes(new, "little")
+    return places(mixed.to_bytes(len(old), "little"), _DIFFERENT)
+
+
+@lru_cache(maxsize=32)
+def _aligned(before: Roster, after: Roster) -> tuple[Sequence[int], list[int], list[int]]:
+    """The tests that both have, the places of those that only the first has, and of those that only the second has.
+
+    A change adds or removes the same tests on every backend, and backends share rosters: so the answer is kept.
+    """
+    if before is after or before.ids == after.ids:
+        return before.ids, [], []
+    was, now = set(before.ids), set(after.ids)
+    gone = [place for place, test_id in enumerate(before.ids) if test_id not in now] if was - now else []
+    fresh = [place for place, test_id in enumerate(after.ids) if test_id not in was] if now - was else []
+    left = set(gone)
+    return [test_id for place, test_id in enumerate(before.ids) if place not in left], gone, fresh
+
+
+def _without(column: bytes, left_out: Sequence[int]) -> bytes:
+    if not left_out:
+        return column
+    ends = [*left_out, len(column)]
+    starts = [0, *(place + 1 for place in left_out)]
+    return b"".join(column[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+def opening(results: Results) -> Iterator[tuple[int, bytes]]:
+    """A run's outcomes by block of tests, each of which can be looked up without the others."""
+    blocks: dict[int, bytearray] = {}
+    block, column = -1, bytearray()
+    for test_id, outcome in zip(results.ids, results.plain(), strict=True):
+        if test_id >> BLOCK_BITS != block:
+            block = test_id >> BLOCK_BITS
+            column = blocks.setdefault(block, bytearray([_ABSENT]) * (1 << BLOCK_BITS))
+        column[test_id & ((1 << BLOCK_BITS) - 1)] = outcome
+    return ((number, zlib.compress(bytes(column), 6)) for number, column in blocks.items())
+
+
+def opened_with(data: bytes, test_id: int) -> Outcome | None:
+    """The outcome of a test in a block that :func:`opening` made."""
+    code = zlib.decompress(data)[test_id & ((1 << BLOCK_BITS) - 1)]
+    return None if code == _ABSENT else OUTCOMES[code]

@@ -6,11 +6,13 @@ import json
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from operator import itemgetter
+from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic_core import from_json
 
-from hud.core.outcomes import FAILING, OUTCOMES, Outcome, combine
+from hud.core.outcomes import CODE, FAILING, Outcome, combine
 from hud.core.snapshot import Entry, Note
 from hud.core.text import clean, clean_tree, cut
 
@@ -18,11 +20,35 @@ MAX_MESSAGE_BYTES = 1024
 MAX_TRACE_BYTES = 4096
 MAX_NAME_BYTES = 10_240
 MAX_LINE_BYTES = 1 << 20
+MAX_WORD_BYTES = 256
 _MAX_NOTE_BYTES = 512
 
 
 class LineError(ValueError):
     """A line that is no result; the text names the line and the field."""
+
+
+class TestLine(NamedTuple):
+    """One attempt of one test, as a line says it; a text that is absent is empty, an impossible duration unknown."""
+
+    id: str
+    outcome: Outcome
+    file: str = ""
+    cls: str = ""
+    test: str = ""
+    op: str = ""
+    dtype: str = ""
+    device: str = ""
+    attempt: int = 1
+    duration: float | None = None
+    phase: str = ""
+    message: str = ""
+    trace: str = ""
+    rule: str = ""
+    reason: str = ""
+    issue: str = ""
+    expires: str = ""
+    fallback: bool = False
 
 
 def _text(value: object) -> object:
@@ -37,10 +63,8 @@ Text = Annotated[str, BeforeValidator(_text)]
 Seconds = Annotated[float | None, AfterValidator(_possible)]
 
 
-class TestLine(BaseModel):
-    """One attempt of one test. Fields that are not named here are ignored, an impossible duration is an unknown one."""
-
-    __test__ = False  # not a pytest class
+class _Line(BaseModel):
+    """What a line must be. Fields that are not named here are ignored."""
 
     id: str = Field(min_length=1)
     outcome: Outcome
@@ -58,12 +82,19 @@ class TestLine(BaseModel):
     rule: Text = ""
     reason: Text = ""
     issue: Text = ""
+    expires: Text = ""
     fallback: Any = None
 
+    def line(self) -> TestLine:
+        return TestLine(**{**dict(self), "fallback": bool(self.fallback)})
 
-_LINE = TypeAdapter(TestLine)
-# Shared by the many tests that have one outcome only.
-_ALONE: dict[Outcome, frozenset[Outcome]] = {outcome: frozenset((outcome,)) for outcome in OUTCOMES}
+
+# The order of TestLine's texts, which its constructor takes by place.
+_IDENTITY = ("file", "class", "test", "op", "dtype", "device")
+_WORDS = ("phase", "message", "trace", "rule", "reason", "issue", "expires")
+_get_identity, _get_words = itemgetter(*_IDENTITY), itemgetter(*_WORDS)
+_ABSENT = dict.fromkeys((*_IDENTITY, *_WORDS, "duration", "fallback"))
+_TEXTS = frozenset({str, type(None)})
 
 
 class Failure(NamedTuple):
@@ -105,21 +136,62 @@ def parse_line(line: bytes, number: int) -> TestLine:
     """
     check_length(line, number)
     try:
-        return _LINE.validate_json(line)
-    except ValidationError as error:
-        if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
-            return _parse_odd_line(line, number)
-        raise _line_error(error, number) from error
+        said = from_json(line)
+    except ValueError:
+        # The fast parser refuses some lines that are JSON: those with a lone surrogate in a message.
+        try:
+            said = clean_tree(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise LineError(f"line {number}: not JSON: {error}") from error
+    return _usual(said) or _validated(said, number)
 
 
-def _parse_odd_line(line: bytes, number: int) -> TestLine:
-    """The slow way, for lines that the fast parser refuses although they are JSON: a lone surrogate in a message."""
+def _usual(said: Any) -> TestLine | None:
+    """The line, if it is as conformance writes it; nothing has to be converted then, which is much faster.
+
+    Returns:
+        ``None`` where :class:`_Line` has to decide.
+    """
+    if type(said) is not dict or "cls" in said:
+        return None
+    name, outcome, attempt = said.get("id"), said.get("outcome"), said.get("attempt", 1)
+    if type(name) is not str or not name or type(outcome) is not str or outcome not in CODE:
+        return None
+    said = {**_ABSENT, **said}
+    identity, words, seconds = _get_identity(said), _get_words(said), said["duration"]
+    if type(attempt) is not int or attempt < 1 or not _TEXTS.issuperset(map(type, identity + words)):
+        return None
+    if seconds is not None and (type(seconds) is not float or not 0 <= seconds < math.inf):
+        return None
+    file, cls, test, op, dtype, device = identity
+    phase, message, trace, rule, reason, issue, expires = words
+    return TestLine(
+        name,
+        cast(Outcome, outcome),
+        file or "",
+        cls or "",
+        test or "",
+        op or "",
+        dtype or "",
+        device or "",
+        attempt,
+        seconds,
+        phase or "",
+        message or "",
+        trace or "",
+        rule or "",
+        reason or "",
+        issue or "",
+        expires or "",
+        bool(said["fallback"]),
+    )
+
+
+def _validated(said: Any, number: int) -> TestLine:
     try:
-        return _LINE.validate_python(clean_tree(json.loads(line)))
+        return _Line.model_validate(said).line()
     except ValidationError as error:
         raise _line_error(error, number) from error
-    except (ValueError, RecursionError) as error:
-        raise LineError(f"line {number}: not JSON: {error}") from error
 
 
 def _line_error(error: ValidationError, number: int) -> LineError:
@@ -169,30 +241,15 @@ def _from_case(case: ET.Element) -> TestLine:
         file=file,
         cls=cls,
         test=name,
-        duration=seconds,
+        duration=_possible(seconds),
         message=message,
         trace=trace,
         reason=reason,
     )
 
 
-class _Attempt(NamedTuple):
-    """What is needed of one line, with texts that are not much longer than what will be stored of them."""
-
-    number: int
-    outcome: Outcome
-    seconds: float | None
-    fallback: bool
-    phase: str
-    message: str
-    trace: str
-    rule: str
-    reason: str
-    issue: str
-
-
 class _Attempts:
-    """The attempts of one test, of which only those are kept that the result is made of, however many there are.
+    """Several attempts of one test, of which those are kept that the result is made of, however many there are.
 
     Attributes:
         last: the attempt with the highest number; of equal ones, the later line.
@@ -202,19 +259,18 @@ class _Attempts:
 
     __slots__ = ("failing", "last", "outcomes")
 
-    def __init__(self, first: _Attempt) -> None:
+    def __init__(self, first: TestLine) -> None:
         self.last = first
-        self.failing: _Attempt | None = None
-        self.outcomes = _ALONE[first.outcome]
+        self.failing: TestLine | None = None
+        self.outcomes = {first.outcome}
         self.add(first)
 
-    def add(self, attempt: _Attempt) -> None:
-        if attempt.number >= self.last.number:
+    def add(self, attempt: TestLine) -> None:
+        if attempt.attempt >= self.last.attempt:
             self.last = attempt
-        if attempt.outcome in FAILING and (self.failing is None or attempt.number >= self.failing.number):
+        if attempt.outcome in FAILING and (self.failing is None or attempt.attempt >= self.failing.attempt):
             self.failing = attempt
-        if attempt.outcome not in self.outcomes:
-            self.outcomes |= _ALONE[attempt.outcome]
+        self.outcomes.add(attempt.outcome)
 
     def outcome(self) -> Outcome:
         return combine((*self.outcomes, self.last.outcome))
@@ -233,7 +289,8 @@ class Collector:
         self.device = device
         self.cuts: dict[str, int] = {}
         self.lines = 0
-        self._seen: dict[Identity, _Attempts] = {}
+        # Most tests have one line: only those with more get an object of their own.
+        self._seen: dict[str, TestLine | _Attempts] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -243,12 +300,16 @@ class Collector:
         self.lines += 1
         if self.device is None and line.device:
             self.device = clean(line.device)
-        identity, attempt = self._identify(line), _attempt(line)
-        seen = self._seen.get(identity)
-        if seen is None:
-            self._seen[identity] = _Attempts(attempt)
-        else:
-            seen.add(attempt)
+        name = self._limited(line.id, MAX_NAME_BYTES, "name")
+        if self.device and name.endswith(f"@{self.device}"):
+            name = name[: -len(self.device)]
+        line = _bounded(line)
+        seen = self._seen.setdefault(name, line)
+        if seen is line:
+            return
+        if not isinstance(seen, _Attempts):
+            seen = self._seen[name] = _Attempts(seen)
+        seen.add(line)
 
     def finish(self) -> None:
         """Say that every line was taken.
@@ -261,30 +322,37 @@ class Collector:
 
     def results(self) -> Iterator[tuple[Identity, Entry, Failure | None]]:
         """Every test once, with its final outcome and, where an attempt failed, the last failing attempt's words."""
-        for identity, attempts in self._seen.items():
-            outcome, last, words = attempts.outcome(), attempts.last, attempts.failing
+        for name, seen in self._seen.items():
+            if isinstance(seen, _Attempts):
+                last, outcome, words = seen.last, seen.outcome(), seen.failing
+            else:
+                last, outcome, words = seen, seen.outcome, seen if seen.outcome in FAILING else None
             if words is None and outcome in ("flaky", "xpassed"):
                 words = last
-            entry = Entry(outcome, self._note(last, outcome), last.seconds, last.fallback)
-            yield identity, entry, self._failure(words, outcome) if words is not None else None
+            identity = Identity(name, *self._parts(last))
+            entry = Entry(outcome, self._note(last, outcome), last.duration, last.fallback)
+            yield identity, entry, None if words is None else self._failure(words, outcome)
 
-    def _identify(self, line: TestLine) -> Identity:
-        name = self._limited(line.id, MAX_NAME_BYTES, "name")
-        if self.device and name.endswith(f"@{self.device}"):
-            name = name[: -len(self.device)]
-        file, cls, test = (self._limited(part, MAX_NAME_BYTES, "name") for part in (line.file, line.cls, line.test))
-        return Identity(name, file, cls, test, clean(line.op)[:256], clean(line.dtype)[:256])
+    def _parts(self, line: TestLine) -> tuple[str, str, str, str, str]:
+        parts = (line.file, line.cls, line.test, line.op, line.dtype)
+        together = "".join(parts)
+        if len(together) < MAX_WORD_BYTES and together.isascii() and "\0" not in together:
+            return parts
+        file, cls, test = (self._limited(part, MAX_NAME_BYTES, "name") for part in parts[:3])
+        op, dtype = (self._limited(part, MAX_WORD_BYTES, "name") for part in parts[3:])
+        return file, cls, test, op, dtype
 
-    def _note(self, last: _Attempt, outcome: Outcome) -> Note | None:
+    def _note(self, last: TestLine, outcome: Outcome) -> Note | None:
         reason = last.reason or (last.message if outcome in ("skipped", "not_applicable", "xfailed") else "")
-        if not (last.rule or reason or last.issue):
+        if not (last.rule or reason or last.issue or last.expires):
             return None
-        return Note(*(self._limited(part, _MAX_NOTE_BYTES, "reason") for part in (last.rule, reason, last.issue)))
+        said = (last.rule, reason, last.issue, last.expires)
+        return Note(*(self._limited(part, _MAX_NOTE_BYTES, "reason") for part in said))
 
-    def _failure(self, words: _Attempt, outcome: Outcome) -> Failure:
+    def _failure(self, words: TestLine, outcome: Outcome) -> Failure:
         return Failure(
             outcome,
-            words.seconds,
+            words.duration,
             clean(words.phase),
             self._limited(words.message, MAX_MESSAGE_BYTES, "message"),
             self._limited(words.trace, MAX_TRACE_BYTES, "trace"),
@@ -299,19 +367,30 @@ class Collector:
         return short
 
 
-def _attempt(line: TestLine) -> _Attempt:
-    # One character more than the limit in bytes stays, so that the cut at the end still sees that there was more.
-    return _Attempt(
-        line.attempt,
-        line.outcome,
-        line.duration,
-        bool(line.fallback),
-        line.phase[:64],
-        line.message[: MAX_MESSAGE_BYTES + 1] if line.outcome != "passed" else "",
-        line.trace[: MAX_TRACE_BYTES + 1] if line.outcome in FAILING or line.outcome == "flaky" else "",
-        line.rule[: _MAX_NOTE_BYTES + 1],
-        line.reason[: _MAX_NOTE_BYTES + 1],
-        line.issue[: _MAX_NOTE_BYTES + 1],
+def _bounded(line: TestLine) -> TestLine:
+    """The line with texts that are not much longer than what will be stored of them.
+
+    One character more than the limit in bytes stays, so that the cut at the end still sees that there was more.
+    """
+    said = line.message or line.trace or line.phase or line.rule or line.reason or line.issue or line.expires
+    named = len(line.id) + len(line.file) + len(line.cls) + len(line.test) + len(line.op) + len(line.dtype)
+    if not said and named <= MAX_WORD_BYTES:
+        return line
+    return line._replace(
+        id="",
+        file=line.file[: MAX_NAME_BYTES + 1],
+        cls=line.cls[: MAX_NAME_BYTES + 1],
+        test=line.test[: MAX_NAME_BYTES + 1],
+        op=line.op[: MAX_WORD_BYTES + 1],
+        dtype=line.dtype[: MAX_WORD_BYTES + 1],
+        device="",
+        phase=line.phase[:64],
+        message=line.message[: MAX_MESSAGE_BYTES + 1] if line.outcome != "passed" else "",
+        trace=line.trace[: MAX_TRACE_BYTES + 1] if line.outcome in FAILING or line.outcome == "flaky" else "",
+        rule=line.rule[: _MAX_NOTE_BYTES + 1],
+        reason=line.reason[: _MAX_NOTE_BYTES + 1],
+        issue=line.issue[: _MAX_NOTE_BYTES + 1],
+        expires=line.expires[: _MAX_NOTE_BYTES + 1],
     )
 
 

@@ -48,14 +48,6 @@ LETTER: Mapping[Outcome, str] = {
 Totals = dict[Outcome, int]
 
 
-def totals_of(codes: Iterable[int]) -> Totals:
-    """Count outcome codes; every outcome is a key, so that the parts always add up to the whole."""
-    counts = [0] * len(OUTCOMES)
-    for code in codes:
-        counts[code] += 1
-    return dict(zip(OUTCOMES, counts, strict=True))
-
-
 def denominator(totals: Mapping[Outcome, int]) -> int:
     """Tests that count for the pass rate: those that passed or failed. The rest is neither."""
     return totals.get("passed", 0) + sum(totals.get(outcome, 0) for outcome in FAILING)

@@ -1,22 +1,26 @@
-"""All results of one run in a few kilobytes: sorted test numbers and, beside them, one byte or two per property.
+"""All results of one run in a few columns: one byte or two per test and property, in the order of a shared roster.
 
-A run of 100,000 tests is four short columns that compress to some ten kilobytes, because neighbours look alike: test
-numbers are given in the order of first sight, and most tests pass. Whole runs can be compared without a row per pass.
+Which tests a run has is its roster; nearly every run of a job has the roster of the run before, so rosters are stored
+once and referred to. What is left of a run of 100,000 tests is a column of outcomes that compresses to some ten
+kilobytes, because most tests pass, and beside it durations and notes, which only a list of tests needs. Each column is
+whole, not a difference from an earlier run: a run can be read, pruned or put in place of another by itself.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
-from hud.core.outcomes import CODE, FAILING, OUTCOMES, Outcome, Totals, totals_of
+from hud.core.outcomes import CODE, FAILING, OUTCOMES, Outcome, Totals
 
 FALLBACK = 0x80
 """Bit beside the outcome: the test passed, but an operator of it ran on the CPU."""
@@ -24,15 +28,19 @@ FALLBACK = 0x80
 _OUTCOME_BITS = 0x7F
 _MAX_NOTES = 0xFFFF
 _STEPS_PER_OCTAVE = 12
-_FAILING_CODES = bytes(CODE[outcome] | bit for outcome in sorted(FAILING) for bit in (0, FALLBACK))
+_PLAIN = bytes(value & _OUTCOME_BITS for value in range(256))
 
 
 class Note(NamedTuple):
-    """Why a test did not simply run: the registry's rule, its reason, and the issue that tracks it."""
+    """Why a test did not simply run: the registry's rule, its reason, the issue that tracks it, and when it expires.
+
+    New fields go to the end: stored notes are lists in this order.
+    """
 
     rule: str = ""
     reason: str = ""
     issue: str = ""
+    expires: str = ""
 
 
 class Entry(NamedTuple):
@@ -44,26 +52,60 @@ class Entry(NamedTuple):
     fallback: bool
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Results of one run, ordered by test number.
+class Roster:
+    """The tests that a run has. Two rosters are compared by identity, which is quick; share them where they are equal.
 
     Attributes:
         ids: test numbers of the store, strictly ascending.
-        outcomes: per test, an index into ``OUTCOMES`` plus the bit ``FALLBACK``.
-        notes: per test, 0 or 1 + an index into ``palette``.
-        durations: per test, 0 for unknown or the code of :func:`duration_code`.
-        palette: the distinct notes of this run.
     """
 
-    ids: array[int] = field(default_factory=lambda: array("I"))
-    outcomes: bytes = b""
-    notes: array[int] = field(default_factory=lambda: array("H"))
-    durations: bytes = b""
-    palette: tuple[Note, ...] = ()
+    __slots__ = ("__weakref__", "ids")
+
+    def __init__(self, ids: array[int] | None = None) -> None:
+        self.ids: array[int] = array("I") if ids is None else ids
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def place(self, test_id: int) -> int | None:
+        """Where a test stands, ``None`` where it is not on the roster."""
+        place = bisect_left(self.ids, test_id)
+        return place if place < len(self.ids) and self.ids[place] == test_id else None
+
+    def pack(self) -> bytes:
+        """Bytes to store, equal for equal rosters; :meth:`unpack` is the inverse."""
+        gaps = array("I", map(int.__sub__, self.ids, (0, *self.ids[:-1])))
+        return zlib.compress(_portable(gaps), 6)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Roster:
+        """Read what :meth:`pack` wrote."""
+        return cls(array("I", accumulate(_native("I", zlib.decompress(packed)))))
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """How every test of a run ended.
+
+    Attributes:
+        roster: which tests these are.
+        outcomes: per test, an index into ``OUTCOMES`` plus the bit ``FALLBACK``.
+    """
+
+    roster: Roster = field(default_factory=Roster)
+    outcomes: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    @property
+    def ids(self) -> array[int]:
+        """Test numbers of the store, strictly ascending."""
+        return self.roster.ids
+
+    def plain(self) -> bytes:
+        """Per test, the index into ``OUTCOMES`` alone."""
+        return self.outcomes.translate(_PLAIN)
 
     def outcome_at(self, place: int) -> Outcome:
         """Outcome of the test at ``place`` in ``ids``."""
@@ -71,8 +113,42 @@ class Snapshot:
 
     def outcome_of(self, test_id: int) -> Outcome | None:
         """Outcome of a test, ``None`` where the run has no such test."""
-        place = bisect_left(self.ids, test_id)
-        return self.outcome_at(place) if place < len(self.ids) and self.ids[place] == test_id else None
+        place = self.roster.place(test_id)
+        return None if place is None else self.outcome_at(place)
+
+    def where(self, wanted: Iterable[Outcome]) -> Iterator[int]:
+        """Places of the tests with one of these outcomes, ascending."""
+        codes = [CODE[outcome] | bit for outcome in wanted for bit in (0, FALLBACK)]
+        return places(self.outcomes, codes)
+
+    def fell_back(self) -> Iterator[int]:
+        """Places of the tests of which an operator ran on the CPU, ascending."""
+        return places(self.outcomes, range(FALLBACK, 256))
+
+    def failing_ids(self) -> list[int]:
+        """Numbers of the tests that failed in any way."""
+        ids = self.ids
+        return [ids[place] for place in self.where(FAILING)]
+
+    def totals(self) -> Totals:
+        """How many tests have each outcome; every outcome is a key, so that the parts always add up to the whole."""
+        plain = self.plain()
+        return {outcome: plain.count(code) for code, outcome in enumerate(OUTCOMES)}
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot(Results):
+    """Everything known of the tests of a run.
+
+    Attributes:
+        notes: per test, 0 or 1 + an index into ``palette``.
+        durations: per test, 0 for unknown or the code of :func:`duration_code`.
+        palette: the distinct notes of this run.
+    """
+
+    notes: array[int] = field(default_factory=lambda: array("H"))
+    durations: bytes = b""
+    palette: tuple[Note, ...] = ()
 
     def entry_at(self, place: int) -> Entry:
         """Everything known of the test at ``place``."""
@@ -84,23 +160,8 @@ class Snapshot:
             bool(self.outcomes[place] & FALLBACK),
         )
 
-    def where(self, wanted: Iterable[Outcome]) -> Iterator[int]:
-        """Places of the tests with one of these outcomes, ascending."""
-        codes = {CODE[outcome] for outcome in wanted}
-        return (place for place, value in enumerate(self.outcomes) if value & _OUTCOME_BITS in codes)
-
-    def failing_ids(self) -> list[int]:
-        """Numbers of the tests that failed in any way."""
-        if not any(code in self.outcomes for code in _FAILING_CODES):
-            return []
-        return [self.ids[place] for place in self.where(FAILING)]
-
-    def totals(self) -> Totals:
-        """How many tests have each outcome."""
-        return totals_of(value & _OUTCOME_BITS for value in self.outcomes)
-
     @classmethod
-    def build(cls, entries: dict[int, Entry]) -> tuple[Snapshot, bool]:
+    def build(cls, entries: Mapping[int, Entry]) -> tuple[Snapshot, bool]:
         """Pack entries by test number.
 
         Returns:
@@ -120,7 +181,7 @@ class Snapshot:
                     number = palette[note] = len(palette) + 1
                 cut = cut or not number
             notes.append(number)
-        return cls(ids, bytes(outcomes), notes, bytes(durations), tuple(palette)), cut
+        return cls(Roster(ids), bytes(outcomes), notes, bytes(durations), tuple(palette)), cut
 
     def merged(self, later: Snapshot) -> Snapshot:
         """This snapshot with the entries of ``later`` added or put in place of its own."""
@@ -128,26 +189,33 @@ class Snapshot:
         entries.update((test_id, later.entry_at(place)) for place, test_id in enumerate(later.ids))
         return Snapshot.build(entries)[0]
 
-    def pack(self) -> bytes:
-        """Bytes to store; :meth:`unpack` is the inverse."""
-        gaps = array("I", self.ids)
-        for place in range(len(gaps) - 1, 0, -1):
-            gaps[place] -= gaps[place - 1]
-        head = json.dumps({"n": len(self.ids), "notes": self.palette}, ensure_ascii=True).encode()
-        columns = [_portable(gaps), self.outcomes, _portable(self.notes), self.durations]
-        return b"".join(_block(zlib.compress(part, 6)) for part in [head, *columns])
+    def pack(self) -> dict[str, bytes]:
+        """The columns to store, by name; the roster is stored by itself."""
+        head = json.dumps(self.palette, ensure_ascii=True).encode()
+        return {
+            "outcomes": zlib.compress(self.outcomes, 6),
+            "durations": zlib.compress(self.durations, 6),
+            "notes": zlib.compress(len(head).to_bytes(4, "little") + head + _portable(self.notes), 6),
+        }
 
     @classmethod
-    def unpack(cls, packed: bytes) -> Snapshot:
-        """Read what :meth:`pack` wrote."""
-        head, gaps, outcomes, notes, durations = (zlib.decompress(part) for part in _blocks(packed))
-        ids = _native("I", gaps)
-        total = 0
-        for place, gap in enumerate(ids):
-            total += gap
-            ids[place] = total
-        palette = tuple(Note(*note) for note in json.loads(head)["notes"])
-        return cls(ids, outcomes, _native("H", notes), durations, palette)
+    def unpack(cls, roster: Roster, outcomes: bytes, durations: bytes, notes: bytes) -> Snapshot:
+        """Read the columns that :meth:`pack` wrote."""
+        said = zlib.decompress(notes)
+        end = 4 + int.from_bytes(said[:4], "little")
+        palette = tuple(Note(*note) for note in json.loads(said[4:end]))
+        return cls(roster, zlib.decompress(outcomes), _native("H", said[end:]), zlib.decompress(durations), palette)
+
+
+def unpack_outcomes(roster: Roster, outcomes: bytes) -> Results:
+    """The one column that comparing runs needs."""
+    return Results(roster, zlib.decompress(outcomes))
+
+
+def places(column: bytes, codes: Iterable[int]) -> Iterator[int]:
+    """Where a column has one of some values, ascending; the search runs at the speed of a regular expression."""
+    wanted = b"".join(re.escape(bytes((code,))) for code in codes)
+    return (found.start() for found in re.finditer(b"[" + wanted + b"]", column, re.DOTALL)) if wanted else iter(())
 
 
 def duration_code(seconds: float | None) -> int:
@@ -178,16 +246,3 @@ def _native(typecode: str, data: bytes) -> array[int]:
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
-
-
-def _block(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "little") + data
-
-
-def _blocks(packed: bytes) -> Sequence[bytes]:
-    parts, place = [], 0
-    while place < len(packed):
-        size = int.from_bytes(packed[place : place + 4], "little")
-        parts.append(packed[place + 4 : place + 4 + size])
-        place += 4 + size
-    return parts

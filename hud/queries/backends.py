@@ -7,7 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from hud.core.outcomes import OUTCOMES, denominator, failing
+from hud.allowlist import Expected
+from hud.core.outcomes import OUTCOMES, Outcome, denominator, failing
 from hud.core.readiness import Criteria, RunFacts, assess
 from hud.queries.contexts import (
     BackendList,
@@ -23,11 +24,13 @@ from hud.queries.contexts import (
 from hud.queries.jobs import attempt_order, select_runs, state_of, totals_of
 from hud.queries.pulls import latest_pulls_of, pull_list
 from hud.queries.scope import Scope
-from hud.store.intervals import BRANCH_EVENTS
+from hud.store.history import BRANCH_EVENTS
 from hud.store.tables import backend, run
 
 TREND = 30
 MATRIX_COMMITS = 50
+JOBS = 4
+"""Runs that are read for each commit of a trend; of a backend with more jobs, fewer commits are shown."""
 
 _STATES = ("failing", "stuck", "infra", "no data", "running", "passing")
 """The ones that need a look first."""
@@ -41,14 +44,29 @@ def home_page(scope: Scope) -> HomePage:
 def backend_list(scope: Scope) -> BackendList:
     """Every backend that is expected or ever reported."""
     known = scope.rows(sa.select(backend))
-    summaries = [_summary(scope, row.repo, _level(scope, row), row) for row in known]
+    points = base_points(scope, [row.id for row in known], TREND)
+    summaries = [_summary(scope, row.repo, _level(scope, row), row, points.get(row.id, [])) for row in known]
     seen = {row.repo_key for row in known}
     summaries += [
-        _summary(scope, expected.repo, expected.level, None)
+        _summary(scope, expected.repo, expected.level, None, [])
         for expected in scope.expected
         if expected.repo.lower() not in seen
     ]
     return BackendList(backends=sorted(summaries, key=lambda row: (_STATES.index(row.state), row.repo.lower())))
+
+
+def one_summary(scope: Scope, repo: str) -> BackendSummary | None:
+    """One backend's standing; ``None`` where it is neither expected nor ever reported."""
+    row, expected = _known(scope, repo)
+    if row is not None:
+        points = base_points(scope, [row.id], TREND).get(row.id, [])
+        return _summary(scope, row.repo, _level(scope, row), row, points)
+    return _summary(scope, expected.repo, expected.level, None, []) if expected is not None else None
+
+
+def _known(scope: Scope, repo: str) -> tuple[sa.Row[Any] | None, Expected | None]:
+    row = scope.connection.execute(sa.select(backend).where(backend.c.repo_key == repo.lower())).first()
+    return row, next((found for found in scope.expected if found.repo.lower() == repo.lower()), None)
 
 
 def backend_page(scope: Scope, repo: str, criteria: Criteria) -> BackendPage | None:
@@ -57,11 +75,10 @@ def backend_page(scope: Scope, repo: str, criteria: Criteria) -> BackendPage | N
     Returns:
         ``None`` where it is neither expected nor ever reported.
     """
-    row = scope.connection.execute(sa.select(backend).where(backend.c.repo_key == repo.lower())).first()
-    expected = next((found for found in scope.expected if found.repo.lower() == repo.lower()), None)
+    row, expected = _known(scope, repo)
     if row is None and expected is None:
         return None
-    points = base_points(scope, row.id, MATRIX_COMMITS) if row is not None else []
+    points = base_points(scope, [row.id], MATRIX_COMMITS).get(row.id, []) if row is not None else []
     jobs = sorted({(found.workflow, found.job) for rows in points for found in rows})
     level = expected.level if expected is not None else row.level if row is not None else None
     name = row.repo if row is not None else expected.repo if expected is not None else repo
@@ -70,7 +87,7 @@ def backend_page(scope: Scope, repo: str, criteria: Criteria) -> BackendPage | N
         level=level,
         device=row.device if row is not None else None,
         expected=expected is not None if scope.expected else None,
-        summary=_summary(scope, name, level or "", row),
+        summary=_summary(scope, name, level or "", row, points[:TREND]),
         jobs=[" / ".join(part for part in job if part) for job in jobs],
         commits=[_commit_row(scope, rows, jobs) for rows in points],
         trend=[point(scope, rows) for rows in reversed(points)],
@@ -91,7 +108,7 @@ def _commit_row(scope: Scope, rows: Sequence[sa.Row[Any]], jobs: Sequence[tuple[
         cells.append(
             Cell(
                 run=row.key,
-                state=_state(scope, [row]),
+                state=_state_of_run(scope, row),
                 passed=totals["passed"],
                 counted=denominator(totals),
                 failing=failing(totals),
@@ -133,33 +150,38 @@ def _readiness(scope: Scope, points: Sequence[Sequence[sa.Row[Any]]], criteria: 
     )
 
 
-def base_points(scope: Scope, backend_id: int, limit: int) -> list[list[sa.Row[Any]]]:
-    """The latest commits of the base branch that a backend ran on, newest first; of each, the runs that count."""
-    query = (
-        select_runs()
-        .where(run.c.backend_id == backend_id, run.c.event.in_(BRANCH_EVENTS), run.c.pr.is_(None))
-        .order_by(run.c.order_at.desc(), run.c.order_place.desc(), run.c.id.desc())
-        .limit(limit * 4)
+def base_points(scope: Scope, backends: Sequence[int], limit: int) -> dict[int, list[list[sa.Row[Any]]]]:
+    """By backend, the latest commits of the base branch that it ran on, newest first; of each, the runs that count."""
+    newest = (run.c.order_at.desc(), run.c.order_place.desc(), run.c.id.desc())
+    one = run.alias("one")
+    latest = (
+        sa.select(one.c.id)
+        .where(one.c.backend_id == backend.c.id, one.c.event.in_(BRANCH_EVENTS), one.c.pr.is_(None))
+        .order_by(one.c.order_at.desc(), one.c.order_place.desc(), one.c.id.desc())
+        .limit(limit * JOBS)
+        .correlate(backend)
     )
-    points: dict[str, dict[int, sa.Row[Any]]] = {}
+    query = select_runs().where(backend.c.id.in_(backends), run.c.id.in_(latest)).order_by(*newest)
+    points: dict[int, dict[str, dict[int, sa.Row[Any]]]] = {}
     for row in scope.rows(query):
-        jobs = points.setdefault(row.sha or row.key, {})
+        jobs = points.setdefault(row.backend_id, {}).setdefault(row.sha or row.key, {})
         if row.lane_id not in jobs or attempt_order(jobs[row.lane_id]) < attempt_order(row):
             jobs[row.lane_id] = row
-    return [list(jobs.values()) for jobs in list(points.values())[:limit]]
+    return {number: [list(jobs.values()) for jobs in list(mine.values())[:limit]] for number, mine in points.items()}
 
 
 def point(scope: Scope, rows: Sequence[sa.Row[Any]]) -> RunPoint:
     """One commit in a trend."""
-    totals = {outcome: sum(totals_of(row)[outcome] for row in rows) for outcome in OUTCOMES}
-    worst = min(rows, key=lambda row: (_STATES.index(_state(scope, [row])), row.key))
+    totals = summed(rows)
+    states = {row.key: _state_of_run(scope, row) for row in rows}
+    worst = min(rows, key=lambda row: (_STATES.index(states[row.key]), row.key))
     known = [row.execution_time for row in rows if row.execution_time is not None]
     queued = [row.queue_time for row in rows if row.queue_time is not None]
     return RunPoint(
         run=worst.key,
         sha=worst.sha,
         at=worst.first_seen,
-        state=_state(scope, rows),
+        state=states[worst.key],
         passed=totals["passed"],
         counted=denominator(totals),
         failing=failing(totals),
@@ -168,11 +190,12 @@ def point(scope: Scope, rows: Sequence[sa.Row[Any]]) -> RunPoint:
     )
 
 
-def _summary(scope: Scope, repo: str, level: str, row: sa.Row[Any] | None) -> BackendSummary:
-    points = base_points(scope, row.id, TREND) if row is not None else []
+def _summary(
+    scope: Scope, repo: str, level: str, row: sa.Row[Any] | None, points: Sequence[Sequence[sa.Row[Any]]]
+) -> BackendSummary:
     finished = [rows for rows in points if any(found.status == "completed" for found in rows)]
     current = (finished or points or [[]])[0]
-    totals = {outcome: sum(totals_of(found)[outcome] for found in current) for outcome in OUTCOMES}
+    totals = summed(current)
     shown = point(scope, current) if current else None
     return BackendSummary(
         repo=repo,
@@ -191,19 +214,23 @@ def _summary(scope: Scope, repo: str, level: str, row: sa.Row[Any] | None) -> Ba
     )
 
 
+def summed(rows: Sequence[sa.Row[Any]]) -> dict[Outcome, int]:
+    """Tests by outcome over the jobs of a commit."""
+    every = [totals_of(row) for row in rows]
+    if len(every) == 1:
+        return every[0]
+    return {outcome: sum(totals[outcome] for totals in every) for outcome in OUTCOMES}
+
+
 def _level(scope: Scope, row: sa.Row[Any]) -> str:
     """The allowlist's word, where it has one: it may have changed since the last report."""
     return next((found.level for found in scope.expected if found.repo.lower() == row.repo_key), row.level)
 
 
-def _state(scope: Scope, rows: Sequence[sa.Row[Any]]) -> str:
-    states = set()
-    for row in rows:
-        state = state_of(scope, row)
-        if state in ("stuck", "running"):
-            states.add(state)
-        elif state == "failure" or failing(totals_of(row)):
-            states.add("failing")
-        else:
-            states.add("passing" if state in ("success", "neutral", "skipped") else "infra")
-    return min(states, key=_STATES.index, default="no data")
+def _state_of_run(scope: Scope, row: sa.Row[Any]) -> str:
+    state = state_of(scope, row)
+    if state in ("stuck", "running"):
+        return state
+    if state == "failure" or failing(totals_of(row)):
+        return "failing"
+    return "passing" if state in ("success", "neutral", "skipped") else "infra"

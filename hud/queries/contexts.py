@@ -29,6 +29,18 @@ class Attempt(BaseModel):
     state: str
 
 
+class Counts(BaseModel):
+    """How many tests something happened to; the lists of the same names may be cut."""
+
+    new_failures: int = 0
+    added: int = 0
+    already_failing: int = 0
+    uncertain: int = 0
+    flaky: int = 0
+    fixed: int = 0
+    missing: int = 0
+
+
 class JobRow(BaseModel):
     """One job on one commit: its latest attempt against the same job on the base."""
 
@@ -46,6 +58,7 @@ class JobRow(BaseModel):
     flaky: list[str] = Field(description="failed and passed on this commit")
     fixed: list[str]
     missing: list[str] = Field(description="on the base, and not here although the plan should contain them")
+    counts: Counts
     narrowed: bool = Field(description="the job ran a selection of the base's tests")
     more: int = Field(description="names left out of the lists above because they are too many")
     totals: Totals
@@ -66,11 +79,13 @@ class BackendRow(BaseModel):
     verdict: Verdict
     why: str
     new_failures: list[str]
+    added: list[str] = Field(description="those of new_failures that the base does not have")
     already_failing: list[str]
     uncertain: list[str]
     flaky: list[str]
     fixed: list[str]
     missing: list[str]
+    counts: Counts
     totals: Totals
     passed: int
     counted: int = Field(description="passed + failed + error + timed out + crashed: the denominator of the pass rate")
@@ -397,16 +412,22 @@ class MatrixPage(BaseModel):
     at: float | None
     dtypes: list[str]
     rows: list[MatrixRow]
+    matching: int = Field(description="operators that the filters leave, over all pages")
+    page: int
+    pages: int
     operators: int
     states: dict[str, int] = Field(description="cells by state")
     query: str
     state: str
 
 
+Kind = Literal["newly failing", "still failing", "fixed", "missing", "newly skipped", "appeared"]
+
+
 class DiffGroup(BaseModel):
     """Tests to which one thing happened."""
 
-    kind: Literal["newly failing", "still failing", "fixed", "missing", "newly skipped", "appeared"]
+    kind: Kind
     count: int
     names: list[str]
 

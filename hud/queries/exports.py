@@ -24,6 +24,6 @@ def find_run(scope: Scope, key: str) -> sa.Row[Any] | None:
 
 def every_result(scope: Scope, row: sa.Row[Any]) -> Iterator[ResultRow]:
     """The tests of a run in the order of the store; standing against the base is left empty."""
-    snapshot = scope.snapshot(row.id, row.revision)
+    snapshot = scope.snapshot(row.id)
     for places in batches(range(len(snapshot)), _BATCH):
         yield from result_rows(scope, row, snapshot, places, {}, {})

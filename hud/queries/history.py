@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from hud.core.diffs import diff
-from hud.core.history import changes
-from hud.core.outcomes import FAILING, OUTCOMES, denominator
-from hud.queries.contexts import DiffGroup, DiffPage, Event, Feed, RunSide, Sighting, Span, TestLane, TestPage
+from hud.core.history import BLOCK_BITS, changes, opened_with
+from hud.core.outcomes import FAILING, OUTCOMES, Outcome, denominator
+from hud.queries.contexts import DiffGroup, DiffPage, Event, Feed, Kind, RunSide, Sighting, Span, TestLane, TestPage
 from hud.queries.jobs import select_runs, state_of, totals_of
-from hud.queries.names import families, names
+from hud.queries.names import families, look_up, names
 from hud.queries.scope import Scope
-from hud.store.tables import backend, detail, failure, interval, lane, run, test
+from hud.store.history import ORDER, neighbour
+from hud.store.tables import backend, change, detail, failure, lane, opening, run, test
 
 MAX_SPANS = 50
 MAX_LANES = 200
@@ -24,6 +25,9 @@ MAX_SIGHTINGS = 50
 MAX_SUGGESTIONS = 20
 MAX_LISTED = 500
 FEED_RUNS = 50
+
+_STOP = (run.c.key, run.c.sha, run.c.first_seen)
+"""Of a run at which a stretch of history begins or ends."""
 
 
 def test_page(scope: Scope, name: str) -> TestPage:
@@ -64,26 +68,24 @@ def diff_page(scope: Scope, base_key: str, head_key: str) -> DiffPage | None:
     base, head = rows.get(base_key), rows.get(head_key)
     if base is None or head is None:
         return None
-    found = diff(
-        scope.snapshot(base.id, base.revision),
-        scope.snapshot(head.id, head.revision),
-        lambda numbers: families(scope, numbers),
+    found = diff(scope.results(base.id, base.revision), scope.results(head.id, head.revision), partial(families, scope))
+    groups: tuple[tuple[Kind, tuple[int, ...]], ...] = (
+        ("newly failing", found.newly_failing),
+        ("still failing", found.still_failing),
+        ("missing", found.missing),
+        ("newly skipped", found.newly_skipped),
+        ("fixed", found.fixed),
+        ("appeared", found.appeared),
     )
-
-    def listed(numbers: Sequence[int]) -> list[str]:
-        return names(scope, numbers[:MAX_LISTED], head.device)
+    look_up(scope, {number for _, numbers in groups for number in numbers[:MAX_LISTED]})
 
     return DiffPage(
         base=_side(scope, base),
         head=_side(scope, head),
         narrowed=found.narrowed,
         groups=[
-            DiffGroup(kind="newly failing", count=len(found.newly_failing), names=listed(found.newly_failing)),
-            DiffGroup(kind="still failing", count=len(found.still_failing), names=listed(found.still_failing)),
-            DiffGroup(kind="missing", count=len(found.missing), names=listed(found.missing)),
-            DiffGroup(kind="newly skipped", count=len(found.newly_skipped), names=listed(found.newly_skipped)),
-            DiffGroup(kind="fixed", count=len(found.fixed), names=listed(found.fixed)),
-            DiffGroup(kind="appeared", count=len(found.appeared), names=listed(found.appeared)),
+            DiffGroup(kind=kind, count=len(numbers), names=names(scope, numbers[:MAX_LISTED], head.device))
+            for kind, numbers in groups
         ],
     )
 
@@ -99,14 +101,14 @@ def feed(scope: Scope) -> Feed:
         if before is None:
             continue
         key = ("event", row.id, row.revision, before.id, before.revision)
-        event = scope.judgements.get(key, partial(_event, scope, row, before))
+        event = scope.memories.answers.get(key, partial(_event, scope, row, before))
         if event.broken or event.fixed:
             events.append(event)
     return Feed(events=events)
 
 
 def _event(scope: Scope, row: sa.Row[Any], before: sa.Row[Any]) -> Event:
-    changed = list(changes(scope.snapshot(before.id, before.revision), scope.snapshot(row.id, row.revision)))
+    changed = changes(scope.results(before.id, before.revision), scope.results(row.id, row.revision))
     broken = [c.test_id for c in changed if c.after in FAILING and c.before not in FAILING]
     fixed = [c.test_id for c in changed if c.before in FAILING and c.after == "passed"]
     return Event(
@@ -120,11 +122,9 @@ def _event(scope: Scope, row: sa.Row[Any], before: sa.Row[Any]) -> Event:
 
 
 def _previous(scope: Scope, row: sa.Row[Any]) -> sa.Row[Any] | None:
-    mine = sa.tuple_(run.c.order_at, run.c.order_place, run.c.attempt, run.c.id)
-    here = sa.tuple_(row.order_at, row.order_place, row.attempt, row.id)
-    query = sa.select(run).where(run.c.lane_id == row.lane_id, run.c.in_history, mine < here)
-    order = (run.c.order_at.desc(), run.c.order_place.desc(), run.c.attempt.desc(), run.c.id.desc())
-    return scope.connection.execute(query.order_by(*order).limit(1)).first()
+    number = neighbour(scope.connection, row, later=False)
+    found = scope.rows(sa.select(run.c.id, run.c.revision).where(run.c.id == number)) if number is not None else []
+    return found[0] if found else None
 
 
 def _find(scope: Scope, name: str) -> sa.Row[Any] | None:
@@ -135,48 +135,74 @@ def _find(scope: Scope, name: str) -> sa.Row[Any] | None:
 
 
 def _lanes(scope: Scope, number: int) -> list[TestLane]:
-    first, until = run.alias("first"), run.alias("until")
-    query = (
-        sa.select(
-            interval.c.outcome,
-            interval.c.lane_id,
-            backend.c.repo,
-            backend.c.level,
-            lane.c.workflow,
-            lane.c.job,
-            first.c.key.label("first_run"),
-            first.c.sha.label("first_sha"),
-            first.c.first_seen.label("first_at"),
-            until.c.key.label("until_run"),
-            until.c.sha.label("until_sha"),
-            until.c.first_seen.label("until_at"),
-        )
-        .join(lane, lane.c.id == interval.c.lane_id)
-        .join(backend, backend.c.id == lane.c.backend_id)
-        .join(first, first.c.id == interval.c.first_run)
-        .outerjoin(until, until.c.id == interval.c.until_run)
-        .where(interval.c.test_id == number)
-        .order_by(first.c.order_at.desc(), first.c.order_place.desc(), first.c.attempt.desc(), first.c.id.desc())
-    )
-    found: dict[int, TestLane] = {}
-    for row in scope.rows(query):
-        span = Span.model_validate({**row._mapping, "outcome": OUTCOMES[row.outcome]})
-        shown = found.get(row.lane_id)
-        if shown is None:
-            lasts = row.until_run is None
-            shown = found[row.lane_id] = TestLane(
+    """A test in every job on the base branch: what the job's first run found, and what later ones changed."""
+    opened, where = _openings(scope, number), run.c.id == change.c.run_id
+    query = sa.select(change.c.lane_id, change.c.before, change.c.after, *_STOP).join(run, where)
+    changed: dict[int, list[sa.Row[Any]]] = {}
+    for row in scope.rows(query.where(change.c.test_id == number).order_by(*ORDER)):
+        changed.setdefault(row.lane_id, []).append(row)
+    named = sa.select(lane.c.id, lane.c.workflow, lane.c.job, backend.c.repo, backend.c.level).join(backend)
+    lanes = {row.id: row for row in scope.rows(named)} if opened or changed else {}
+    found = []
+    for lane_id in {**opened, **changed}:
+        spans = list(_spans(opened.get(lane_id), changed.get(lane_id, [])))
+        if not spans:
+            continue
+        spans.reverse()
+        row, lasts = lanes[lane_id], spans[0].until_run is None
+        found.append(
+            TestLane(
                 repo=row.repo,
                 level=row.level,
                 workflow=row.workflow,
                 job=row.job,
-                outcome=span.outcome if lasts else None,
-                since=span if lasts else None,
-                spans=[],
+                outcome=spans[0].outcome if lasts else None,
+                since=spans[0] if lasts else None,
+                spans=spans[:MAX_SPANS],
             )
-        if len(shown.spans) < MAX_SPANS:
-            shown.spans.append(span)
-    ordered = sorted(found.values(), key=lambda shown: (shown.outcome not in FAILING, shown.repo.lower(), shown.job))
-    return ordered[:MAX_LANES]
+        )
+    found.sort(key=lambda shown: (shown.outcome not in FAILING, shown.repo.lower(), shown.workflow, shown.job))
+    return found[:MAX_LANES]
+
+
+def _openings(scope: Scope, number: int) -> dict[int, tuple[sa.Row[Any], Outcome]]:
+    """The first run of each job's history that has the test, and its outcome there."""
+    query = (
+        sa.select(opening.c.lane_id, opening.c.data, *_STOP)
+        .join(run, run.c.id == opening.c.run_id)
+        .where(opening.c.block == number >> BLOCK_BITS)
+    )
+    return {
+        row.lane_id: (row, outcome)
+        for row in scope.rows(query)
+        if (outcome := opened_with(row.data, number)) is not None
+    }
+
+
+def _spans(opened: tuple[sa.Row[Any], Outcome] | None, changed: Sequence[sa.Row[Any]]) -> Iterator[Span]:
+    """Stretches of one outcome, the earliest first. What was before the first change may have been pruned."""
+    start: sa.Row[Any] | None = None
+    outcome: Outcome | None = None
+    if opened is not None and (not changed or changed[0].before is not None):
+        start, outcome = opened
+    for row in changed:
+        if start is not None and outcome is not None:
+            yield _span(outcome, start, row)
+        start, outcome = row, None if row.after is None else OUTCOMES[row.after]
+    if start is not None and outcome is not None:
+        yield _span(outcome, start, None)
+
+
+def _span(outcome: Outcome, first: sa.Row[Any], until: sa.Row[Any] | None) -> Span:
+    return Span(
+        outcome=outcome,
+        first_run=first.key,
+        first_sha=first.sha,
+        first_at=first.first_seen,
+        until_run=until.key if until is not None else None,
+        until_sha=until.sha if until is not None else None,
+        until_at=until.first_seen if until is not None else None,
+    )
 
 
 def _sightings(scope: Scope, number: int) -> list[Sighting]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,8 +12,9 @@ import sqlalchemy as sa
 from hud.core.outcomes import OUTCOMES, denominator
 from hud.core.sentences import sentence
 from hud.core.verdicts import VERDICTS, Verdict, counted, worst
-from hud.queries.contexts import BackendRow, JobRow, PullList, PullPage, PullRow, Push
-from hud.queries.jobs import by_job, job_row, judge_job, select_runs
+from hud.queries.contexts import BackendRow, Counts, JobRow, PullList, PullPage, PullRow, Push
+from hud.queries.jobs import Job, Judged, Row, by_job, job_row, judge_jobs, listed_numbers, select_runs
+from hud.queries.names import look_up
 from hud.queries.scope import Scope
 from hud.store.tables import backend, pull_head, run
 
@@ -39,31 +41,34 @@ def pull_page(scope: Scope, number: int, sha: str | None = None, upstream: str |
     else:
         return None
     head = heads[place]
-    base_sha = head.base_sha or next((h.base_sha for h in reversed(heads) if h.base_sha), None)
-    backends = _backends(scope, head, base_sha)
-    verdict, words = sentence(
-        [row.verdict for row in backends],
-        sum(len(row.new_failures) for row in backends),
-        sum(len(row.uncertain) for row in backends),
-    )
-    latest = max(heads, key=lambda found: found.at)
-    updated = scope.connection.execute(sa.select(sa.func.max(run.c.updated)).where(*_of_commit(head))).scalar_one()
+    (commit,) = _judge_commits(scope, [_Asked(head, heads)])
+    look_up(scope, {number for found in commit.backends for job in found.jobs for number in listed_numbers(job)})
+    backends = [_backend_row(scope, found) for found in commit.backends]
+    verdict, words = commit.sentence()
     return PullPage(
-        number=number,
-        upstream=head.upstream,
-        title=next((h.title for h in (latest, *reversed(heads)) if h.title), ""),
-        author=next((h.author for h in (latest, *reversed(heads)) if h.author), ""),
-        state=latest.state,
-        sha=head.sha,
-        base_sha=base_sha,
+        **_described(heads, head),
+        base_sha=commit.base_sha,
         base_ref=head.base_ref,
         push=place + 1,
         pushes=[Push(sha=h.sha, base_sha=h.base_sha, first_seen=h.first_seen) for h in heads],
         verdict=verdict,
         sentence=words,
         backends=backends,
-        updated=updated or head.first_seen,
+        updated=commit.updated,
     )
+
+
+def _described(heads: Sequence[Row], head: Row) -> dict[str, Any]:
+    """What a pull request is called, by the names that pages and lists share."""
+    latest = max(heads, key=lambda found: found.at)
+    return {
+        "number": head.pr,
+        "upstream": head.upstream,
+        "title": next((h.title for h in (latest, *reversed(heads)) if h.title), ""),
+        "author": next((h.author for h in (latest, *reversed(heads)) if h.author), ""),
+        "state": latest.state,
+        "sha": head.sha,
+    }
 
 
 def pull_list(scope: Scope, page: int = 1, state: str | None = None) -> PullList:
@@ -75,9 +80,8 @@ def pull_list(scope: Scope, page: int = 1, state: str | None = None) -> PullList
         latest = latest.having(sa.func.max(sa.case((pull_head.c.state == state, 1), else_=0)) == 1)
     total = scope.connection.execute(sa.select(sa.func.count()).select_from(latest.subquery())).scalar_one()
     found = scope.rows(latest.order_by(sa.desc("at"), pull_head.c.pr.desc()).limit(PAGE).offset((page - 1) * PAGE))
-    pages = [pull_page(scope, row.pr, upstream=row.upstream) for row in found]
     return PullList(
-        prs=[_summary(pull) for pull in pages if pull is not None],
+        prs=_pull_rows(scope, [(row.upstream, row.pr) for row in found]),
         total=total,
         page=page,
         pages=max(1, -(-total // PAGE)),
@@ -93,17 +97,36 @@ def latest_pulls_of(scope: Scope, backend_id: int, limit: int = 10) -> list[Pull
         .order_by(sa.desc("at"))
         .limit(limit)
     )
-    pages = [pull_page(scope, row.pr, upstream=row.upstream) for row in scope.rows(latest)]
-    return [_summary(pull) for pull in pages if pull is not None]
+    return _pull_rows(scope, [(row.upstream, row.pr) for row in scope.rows(latest)])
 
 
-def _summary(pull: PullPage) -> PullRow:
-    shared = {name: getattr(pull, name) for name in PullRow.model_fields if name not in ("backends", "url")}
-    verdicts = Counter(row.verdict for row in pull.backends)
-    return PullRow(**shared, backends=dict(verdicts), url=f"/pr/{pull.number}")
+def _pull_rows(scope: Scope, pulls: Sequence[tuple[str, int]]) -> list[PullRow]:
+    """The latest commit of each pull request, in the order asked for."""
+    rows = scope.rows(sa.select(pull_head).where(pull_head.c.pr.in_({number for _, number in pulls})))
+    heads = {
+        (upstream, number): sorted(
+            (row for row in rows if (row.upstream, row.pr) == (upstream, number)), key=_push_order
+        )
+        for upstream, number in pulls
+    }
+    commits = _judge_commits(scope, [_Asked(mine[-1], mine) for mine in heads.values()])
+    listed = []
+    for mine, commit in zip(heads.values(), commits, strict=True):
+        verdict, words = commit.sentence()
+        listed.append(
+            PullRow(
+                **_described(mine, mine[-1]),
+                verdict=verdict,
+                sentence=words,
+                backends=dict(Counter(found.verdict for found in commit.backends)),
+                updated=commit.updated,
+                url=f"/pr/{mine[-1].pr}",
+            )
+        )
+    return listed
 
 
-def _heads(scope: Scope, number: int, upstream: str | None) -> list[sa.Row[Any]]:
+def _heads(scope: Scope, number: int, upstream: str | None) -> list[Row]:
     """Commits of a pull request in the order they were pushed; of one upstream, the latest heard of."""
     heads = scope.rows(
         sa.select(pull_head).where(pull_head.c.pr == number).order_by(pull_head.c.first_seen, pull_head.c.id)
@@ -112,77 +135,143 @@ def _heads(scope: Scope, number: int, upstream: str | None) -> list[sa.Row[Any]]
         return []
     wanted = upstream.lower() if upstream else heads[-1].upstream
     mine = [head for head in heads if head.upstream == wanted]
-    # An event's own time orders pushes whose reports overtook each other; a closed event only repeats a commit.
-    return sorted(mine, key=lambda head: (head.at, head.id))
+    return sorted(mine, key=_push_order)
 
 
-def _of_commit(head: sa.Row[Any]) -> tuple[sa.ColumnElement[bool], ...]:
-    return run.c.pr == head.pr, run.c.upstream == head.upstream, run.c.sha == head.sha, run.c.lane_id.is_not(None)
+def _push_order(head: Row) -> tuple[float, int]:
+    """An event's own time orders pushes whose reports overtook each other; a closed event only repeats a commit."""
+    return (head.at, head.id)
 
 
-def _backends(scope: Scope, head: sa.Row[Any], base_sha: str | None) -> list[BackendRow]:
-    rows = scope.rows(select_runs().where(*_of_commit(head)))
-    groups: dict[str, list[sa.Row[Any]]] = {}
-    for row in rows:
-        groups.setdefault(row.repo, []).append(row)
-    found = []
-    for repo, runs in groups.items():
-        jobs = []
-        for attempts in by_job(runs):
-            asked = attempts[-1].base_sha or base_sha
-            jobs.append(job_row(scope, judge_job(scope, attempts, asked, head.base_ref), asked))
-        found.append(_backend_row(repo, runs[-1].level, jobs))
-    reported = {repo.lower() for repo in groups}
-    for repo, level in _expected(scope, head):
-        if repo.lower() not in reported:
-            found.append(_backend_row(repo, level, []))
-    return sorted(found, key=lambda row: (VERDICTS.index(row.verdict), -len(row.new_failures), row.repo.lower()))
+@dataclass(frozen=True)
+class _Asked:
+    """A commit of a pull request, and all that were pushed to it in order."""
+
+    head: Row
+    heads: Sequence[Row]
+
+    def base_sha(self) -> str | None:
+        return self.head.base_sha or next((h.base_sha for h in reversed(self.heads) if h.base_sha), None)
 
 
-def _expected(scope: Scope, head: sa.Row[Any]) -> list[tuple[str, str]]:
+@dataclass(frozen=True)
+class _Backend:
+    """A backend on a commit: its jobs, judged."""
+
+    repo: str
+    level: str
+    jobs: Sequence[Judged]
+
+    @property
+    def verdict(self) -> Verdict:
+        return worst(job.told.judgement.verdict for job in self.jobs)
+
+    def lists(self) -> dict[str, list[int | str]]:
+        """What happened to which tests in any of the jobs, each test once, by the names of ``contexts.Counts``."""
+        kinds = [job.told.lists() for job in self.jobs]
+        every = kinds[0] if kinds else Counts.model_fields
+        return {kind: list(dict.fromkeys(key for told in kinds for key in told[kind])) for kind in every}
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """A commit of a pull request on every backend, worst first."""
+
+    base_sha: str | None
+    backends: Sequence[_Backend]
+    updated: float
+
+    def sentence(self) -> tuple[Verdict, str]:
+        lists = [found.lists() for found in self.backends]
+        return sentence(
+            [found.verdict for found in self.backends],
+            sum(len(told["new_failures"]) for told in lists),
+            sum(len(told["uncertain"]) for told in lists),
+        )
+
+
+def _judge_commits(scope: Scope, asked: Sequence[_Asked]) -> list[_Commit]:
+    """What commits do to every backend, with a few queries for all of them."""
+    commits = [(one.head.upstream, one.head.pr, one.head.sha) for one in asked]
+    query = select_runs().where(
+        run.c.pr.in_({number for _, number, _ in commits}),
+        run.c.sha.in_({sha for _, _, sha in commits}),
+        run.c.lane_id.is_not(None),
+    )
+    runs: dict[tuple[str, int, str], dict[str, list[Row]]] = {}
+    for row in scope.rows(query):
+        runs.setdefault((row.upstream, row.pr, row.sha), {}).setdefault(row.repo, []).append(row)
+    jobs = [
+        (place, repo, Job(attempts, attempts[-1].base_sha or one.base_sha(), one.head.base_ref))
+        for place, (one, commit) in enumerate(zip(asked, commits, strict=True))
+        for repo, rows in runs.get(commit, {}).items()
+        for attempts in by_job(rows)
+    ]
+    judged: dict[tuple[int, str], list[Judged]] = {}
+    for (place, repo, _), found in zip(jobs, judge_jobs(scope, [job for _, _, job in jobs]), strict=True):
+        judged.setdefault((place, repo), []).append(found)
+    known = () if scope.expected else scope.rows(sa.select(backend))
+    told = []
+    for place, (one, commit) in enumerate(zip(asked, commits, strict=True)):
+        mine = runs.get(commit, {})
+        backends = [_Backend(repo, rows[-1].level, judged[place, repo]) for repo, rows in mine.items()]
+        reported = {repo.lower() for repo in mine}
+        backends += [
+            _Backend(repo, level, ())
+            for repo, level in _expected(scope, one.head, known)
+            if repo.lower() not in reported
+        ]
+        updated = max((row.updated for rows in mine.values() for row in rows), default=one.head.first_seen)
+        backends.sort(key=_worst_first)
+        told.append(_Commit(one.base_sha(), backends, updated))
+    return told
+
+
+def _worst_first(found: _Backend) -> tuple[int, int, str]:
+    return (VERDICTS.index(found.verdict), -len(found.lists()["new_failures"]), found.repo.lower())
+
+
+def _expected(scope: Scope, head: Row, known: Sequence[Row]) -> list[tuple[str, str]]:
     """Backends that should report on a commit: the allowlist's or, without one, those that were and are active."""
     if scope.expected:
         return [(expected.repo, expected.level) for expected in scope.expected]
-    active = sa.select(backend.c.repo, backend.c.level).where(
-        backend.c.first_seen < head.first_seen, backend.c.last_seen > scope.now - _ACTIVE_SECONDS
-    )
-    return [(row.repo, row.level) for row in scope.rows(active)]
+    return [
+        (row.repo, row.level)
+        for row in known
+        if row.first_seen < head.first_seen and row.last_seen > scope.now - _ACTIVE_SECONDS
+    ]
 
 
-def _backend_row(repo: str, level: str, jobs: list[JobRow]) -> BackendRow:
-    verdict: Verdict = worst(job.verdict for job in jobs)
+def _backend_row(scope: Scope, found: _Backend) -> BackendRow:
+    jobs = [job_row(scope, job) for job in found.jobs]
     totals = {outcome: sum(job.totals[outcome] for job in jobs) for outcome in OUTCOMES}
-    deciding = next((job for job in jobs if job.verdict == verdict), None)
+    deciding = next((job for job in jobs if job.verdict == found.verdict), None)
+    lists = found.lists()
 
-    def every(pick: Callable[[JobRow], Iterable[str]]) -> list[str]:
-        return list(dict.fromkeys(name for job in jobs for name in pick(job)))
+    def named(kind: str) -> list[str]:
+        return list(dict.fromkeys(name for job in jobs for name in getattr(job, kind)))
 
-    new, known = every(lambda job: job.new_failures), every(lambda job: job.already_failing)
     return BackendRow(
-        repo=repo,
-        level=level,
-        verdict=verdict,
-        why=_why(deciding, len(jobs), new),
-        new_failures=new,
-        already_failing=known,
-        uncertain=every(lambda job: job.uncertain),
-        flaky=every(lambda job: job.flaky),
-        fixed=every(lambda job: job.fixed),
-        missing=every(lambda job: job.missing),
+        repo=found.repo,
+        level=found.level,
+        verdict=found.verdict,
+        why=_why(deciding, len(jobs), len(lists["new_failures"])),
+        **{kind: named(kind) for kind in lists},
+        counts=Counts(**{kind: len(keys) for kind, keys in lists.items()}),
         totals=totals,
         passed=totals["passed"],
         counted=denominator(totals),
         inconsistent=any(job.inconsistent for job in jobs),
-        blocks_merge=level in _LEVELS_THAT_BLOCK,
+        blocks_merge=found.level in _LEVELS_THAT_BLOCK,
         url=f"/run/{deciding.run}" if deciding else None,
         log_url=deciding.log_url if deciding else None,
         jobs=jobs,
     )
 
 
-def _why(deciding: JobRow | None, jobs: int, new: list[str]) -> str:
+def _why(deciding: JobRow | None, jobs: int, new: int) -> str:
     if deciding is None:
         return "no report has arrived for this commit"
     if new and jobs > 1:
-        return f"{counted(len(new), 'new failing test')} over {jobs} jobs"
+        return f"{counted(new, 'new failing test')} over {jobs} jobs"
     return deciding.why

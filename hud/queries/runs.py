@@ -9,10 +9,21 @@ import sqlalchemy as sa
 
 from hud.core.lines import display_name
 from hud.core.outcomes import CODE, FAILING, OUTCOMES, Outcome
-from hud.core.snapshot import Entry, Note, Snapshot
+from hud.core.snapshot import Entry, Note, Results, Snapshot
 from hud.core.text import link
 from hud.queries.contexts import Cluster, FailureDetail, ResultRow, RunPage
-from hud.queries.jobs import Judged, attempt, attempt_order, base_line, judge_job, select_runs, state_of, totals_of
+from hud.queries.jobs import (
+    Job,
+    Judged,
+    attempt,
+    attempt_order,
+    base_line,
+    judge_jobs,
+    report_of,
+    select_runs,
+    state_of,
+    totals_of,
+)
 from hud.queries.names import numbers_of, tests
 from hud.queries.scope import Scope
 from hud.store.tables import detail, failure, pull_head, run, test
@@ -45,14 +56,14 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
     row = found[0]
     attempts = _attempts(scope, row)
     judged = _judge(scope, row, attempts)
-    snapshot = scope.snapshot(row.id, row.revision)
+    results = scope.results(row.id, row.revision)
     standing = _standing(scope, row, judged)
     totals = totals_of(row)
     chosen = outcome if outcome in FILTERS else _default_filter(totals, standing)
-    places = _matching(scope, snapshot, chosen, query, standing, row.device)
+    places = _matching(scope, results, chosen, query, standing, row.device)
     clusters = _clusters(scope, row)
     alike = {cluster.fingerprint: cluster.count for cluster in clusters}
-    report = row.report or {}
+    report, cuts = report_of(scope, row), _cuts(scope, row)
     conclusive = row.status == "completed"
     return RunPage(
         key=row.key,
@@ -70,13 +81,13 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
         attempt=row.attempt,
         state=state_of(scope, row),
         conclusion=row.conclusion,
-        inconsistent=bool(judged and judged.judgement.inconsistent)
+        inconsistent=bool(judged and judged.told.judgement.inconsistent)
         or (row.conclusion == "success" and any(totals[kind] for kind in FAILING)),
-        verdict=judged.judgement.verdict if judged else None,
-        why=judged.judgement.why if judged else "",
+        verdict=judged.told.judgement.verdict if judged else None,
+        why=judged.told.judgement.why if judged else "",
         base=base_line(judged.base, row.base_sha) if judged else None,
         device=row.device,
-        url=link(report.get("url")),
+        url=row.log_url,
         artifact_url=link(report.get("artifact_url")),
         queue_seconds=row.queue_time,
         seconds=row.execution_time if conclusive else scope.now - row.first_seen,
@@ -86,7 +97,7 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
         totals=totals,
         tests=sum(totals.values()),
         reported={name: count for name, count in (report.get("test_results") or {}).items() if isinstance(count, int)},
-        cuts=row.cuts or {},
+        cuts=cuts,
         attempts=[attempt(scope, found) for found in attempts],
         clusters=clusters,
         outcome=chosen,
@@ -94,7 +105,7 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
         page=page,
         pages=max(1, -(-len(places) // PAGE)),
         matching=len(places),
-        rows=result_rows(scope, row, snapshot, places[(page - 1) * PAGE : page * PAGE], standing, alike),
+        rows=result_rows(scope, row, scope.snapshot(row.id), places[(page - 1) * PAGE : page * PAGE], standing, alike),
         triage=report.get("triage_verdict"),
     )
 
@@ -117,13 +128,17 @@ def _judge(scope: Scope, row: sa.Row[Any], attempts: Sequence[sa.Row[Any]]) -> J
     )
     head = scope.connection.execute(heads).first()
     base_sha = row.base_sha or (head.base_sha if head else None)
-    return judge_job(scope, [*others, row], base_sha, head.base_ref if head else None)
+    return judge_jobs(scope, [Job([*others, row], base_sha, head.base_ref if head else None)])[0]
+
+
+def _cuts(scope: Scope, row: sa.Row[Any]) -> dict[str, int]:
+    return scope.connection.execute(sa.select(run.c.cuts).where(run.c.id == row.id)).scalar_one() or {}
 
 
 def _standing(scope: Scope, row: sa.Row[Any], judged: Judged | None) -> dict[int, Standing]:
     if judged is None:
         return {}
-    judgement = judged.judgement
+    judgement = judged.told.judgement
     found: dict[int, Standing] = {}
     kinds: tuple[tuple[Standing, Sequence[int] | Sequence[str]], ...] = (
         ("new", judgement.new_failures),
@@ -146,28 +161,25 @@ def _default_filter(totals: dict[Outcome, int], standing: dict[int, Standing]) -
 
 
 def _matching(
-    scope: Scope, snapshot: Snapshot, chosen: str, query: str, standing: dict[int, Standing], device: str | None
+    scope: Scope, results: Results, chosen: str, query: str, standing: dict[int, Standing], device: str | None
 ) -> Sequence[int]:
     """Places in the snapshot of the tests to list."""
     places: Sequence[int]
     if chosen == "all":
-        places = range(len(snapshot))
+        places = range(len(results))
     elif chosen == "new":
-        places = [place for place in snapshot.where(FAILING) if standing.get(snapshot.ids[place]) == "new"]
+        places = [place for place in results.where(FAILING) if standing.get(results.ids[place]) == "new"]
     elif chosen == "failing":
-        places = list(snapshot.where(FAILING))
+        places = list(results.where(FAILING))
     elif chosen == "fallback":
-        places = [place for place in range(len(snapshot)) if snapshot.entry_at(place).fallback]
+        places = list(results.fell_back())
     else:
-        places = list(snapshot.where(frozenset(kind for kind in OUTCOMES if kind == chosen)))
+        places = list(results.where(kind for kind in OUTCOMES if kind == chosen))
     query = query.removesuffix(f"@{device}") if device else query
     if query:
-        named = set(
-            scope.connection.execute(
-                sa.select(test.c.id).where(test.c.name.icontains(query, autoescape=True))
-            ).scalars()
-        )
-        places = [place for place in places if snapshot.ids[place] in named]
+        like = sa.select(test.c.id).where(test.c.name.icontains(query, autoescape=True))
+        named = set(scope.connection.execute(like).scalars())
+        places = [place for place in places if results.ids[place] in named]
     return places
 
 

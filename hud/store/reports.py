@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from hud.core.reports import Merge, ReportError, Subject, merge, subject_of
 from hud.core.text import link
 from hud.store.engine import Store
-from hud.store.intervals import enter
+from hud.store.history import enter
 from hud.store.tables import backend, branch_commit, lane, pull_head, run
 from hud.store.upsert import insert_or_ignore
 from relay.wire import HudReport
@@ -65,6 +65,8 @@ def record_report(store: Store, report: HudReport, key: str, now: float) -> Stor
             "status": merged["status"],
             "conclusion": merged.get("conclusion"),
             "report": merged,
+            "log_url": link(merged.get("url")),
+            "reported": merged.get("test_results"),
             "queue_time": metrics.queue_time,
             "execution_time": metrics.execution_time,
             **_subject_columns(connection, subject, now),

@@ -17,13 +17,13 @@ import sqlalchemy as sa
 from hud.core.fingerprints import fingerprint
 from hud.core.lines import Collector, Failure, Identity
 from hud.core.outcomes import CODE
-from hud.core.snapshot import Entry, Snapshot
+from hud.core.snapshot import Roster, Snapshot
 from hud.core.text import clean
 from hud.store.batches import batches
 from hud.store.engine import Store
-from hud.store.intervals import enter, leave
+from hud.store.history import enter, leave
 from hud.store.reports import backend_of
-from hud.store.tables import backend, detail, failure, run, snapshot, test
+from hud.store.tables import backend, detail, failure, roster, run, snapshot, test
 from hud.store.upsert import insert_or_ignore
 from relay.wire.ticket import Ticket
 
@@ -100,16 +100,12 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
         part: which piece of the run's results this is.
         now: seconds since the epoch.
     """
-    entries: dict[int, Entry] = {}
-    failures: dict[int, Failure] = {}
-    for batch in batches(collected.results(), _BATCH):
-        numbers = number_tests(store, [identity for identity, _, _ in batch])
-        for number, (_, entry, words) in zip(numbers, batch, strict=True):
-            entries[number] = entry
-            if words is not None:
-                failures[number] = words
+    found = list(collected.results())
+    numbers = number_tests(store, [identity for identity, _, _ in found])
+    entries = {number: entry for number, (_, entry, _) in zip(numbers, found, strict=True)}
+    failures = {number: words for number, (_, _, words) in zip(numbers, found, strict=True) if words is not None}
     fresh, notes_cut = Snapshot.build(entries)
-    details = _number_details(store, failures)
+    details = number_details(store, failures)
     cuts = dict(collected.cuts)
     if notes_cut:
         cuts["reason"] = cuts.get("reason", 0) + 1
@@ -119,16 +115,13 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
         # A part is added to the others of as many; results in one part, or in another number of parts, are new ones.
         added = part.of > 1 and part.of == row.parts_of and row.results in ("partial", "complete")
         if added:
-            old = connection.execute(sa.select(snapshot.c.data).where(snapshot.c.run_id == row.id)).scalar_one()
-            whole = Snapshot.unpack(old).merged(fresh)
+            whole = load_snapshot(connection, row.id).merged(fresh)
             parts = sorted({*(row.parts or []), part.number})
             for kind, count in (row.cuts or {}).items():
                 cuts[kind] = cuts.get(kind, 0) + count if part.number not in (row.parts or []) else count
         leave(connection, row.id)
         results = "complete" if parts == list(range(1, part.of + 1)) else "partial"
-        connection.execute(snapshot.delete().where(snapshot.c.run_id == row.id))
-        connection.execute(snapshot.insert().values(run_id=row.id, data=whole.pack()))
-        _replace_failures(connection, row.id, added, fresh, failures, details)
+        put_results(connection, row.id, whole, failures, details, replaced=fresh.ids if added else None)
         connection.execute(
             run.update()
             .where(run.c.id == row.id)
@@ -149,32 +142,55 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
     return Accepted(key, len(whole), results, parts, cuts)
 
 
-def number_tests(store: Store, identities: Sequence[Identity]) -> list[int]:
-    """Numbers of tests, in order; new tests get one.
+def load_snapshot(connection: sa.Connection, run_number: int) -> Snapshot:
+    """Everything known of the tests of a run; empty where it has no results."""
+    query = sa.select(snapshot, roster.c.data).join(roster, roster.c.id == snapshot.c.roster_id)
+    found = connection.execute(query.where(snapshot.c.run_id == run_number)).one_or_none()
+    if found is None:
+        return Snapshot()
+    return Snapshot.unpack(Roster.unpack(found.data), found.outcomes, found.durations, found.notes)
 
-    Args:
-        store: where.
-        identities: at most 500.
-    """
+
+def _roster_of(connection: sa.Connection, tests: Roster) -> int:
+    data = tests.pack()
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    known = sa.select(roster.c.id).where(roster.c.digest == digest)
+    number = connection.execute(known).scalar_one_or_none()
+    if number is None:
+        insert_or_ignore(connection, roster, [{"digest": digest, "data": data}])
+        number = connection.execute(known).scalar_one()
+    return int(number)
+
+
+def number_tests(store: Store, identities: Sequence[Identity]) -> list[int]:
+    """Numbers of tests, in order; new tests get one, in that order too."""
     digests = [hashlib.blake2b(identity.name.encode(), digest_size=16).digest() for identity in identities]
-    known = sa.select(test.c.digest, test.c.id).where(test.c.digest.in_(digests))
+    numbers: dict[bytes, int] = {}
     with store.read() as connection:
-        numbers = {bytes(row.digest): row.id for row in connection.execute(known)}
-    missing = [
-        {"digest": digest, **identity._asdict()}
-        for digest, identity in zip(digests, identities, strict=True)
-        if digest not in numbers
-    ]
-    if missing:
+        for batch in batches(digests, _BATCH):
+            numbers.update(_known(connection, test, batch))
+    missing = {digest: identity for digest, identity in zip(digests, identities, strict=True) if digest not in numbers}
+    for some in batches(missing.items(), _BATCH):
         with store.write() as connection:
-            insert_or_ignore(connection, test, missing)
-            numbers = {bytes(row.digest): row.id for row in connection.execute(known)}
+            insert_or_ignore(connection, test, [{"digest": digest, **said._asdict()} for digest, said in some])
+            numbers.update(_known(connection, test, [digest for digest, _ in some]))
     return [numbers[digest] for digest in digests]
 
 
-def _number_details(store: Store, failures: dict[int, Failure]) -> dict[bytes, int]:
+def _known(connection: sa.Connection, table: sa.Table, digests: Sequence[bytes]) -> dict[bytes, int]:
+    query = sa.select(table.c.digest, table.c.id).where(table.c.digest.in_(digests))
+    return {bytes(row.digest): row.id for row in connection.execute(query)}
+
+
+def number_details(store: Store, failures: dict[int, Failure]) -> dict[bytes, int]:
+    """Numbers of the words of failures by their digest; words that were never said before get one."""
+    said = {_detail_digest(words): words for words in failures.values()}
     numbers: dict[bytes, int] = {}
-    for batch in batches({_detail_digest(words): words for words in failures.values()}.items(), _BATCH):
+    with store.read() as connection:
+        for batch in batches(said, _BATCH):
+            numbers.update(_known(connection, detail, batch))
+    missing = [(digest, words) for digest, words in said.items() if digest not in numbers]
+    for some in batches(missing, _BATCH):
         rows = [
             {
                 "digest": digest,
@@ -183,12 +199,11 @@ def _number_details(store: Store, failures: dict[int, Failure]) -> dict[bytes, i
                 "message": words.message,
                 "trace": words.trace,
             }
-            for digest, words in batch
+            for digest, words in some
         ]
         with store.write() as connection:
             insert_or_ignore(connection, detail, rows)
-            known = sa.select(detail.c.digest, detail.c.id).where(detail.c.digest.in_([row["digest"] for row in rows]))
-            numbers.update((bytes(row.digest), row.id) for row in connection.execute(known))
+            numbers.update(_known(connection, detail, [digest for digest, _ in some]))
     return numbers
 
 
@@ -197,20 +212,33 @@ def _detail_digest(words: Failure) -> bytes:
     return hashlib.blake2b(said.encode(), digest_size=16).digest()
 
 
-def _replace_failures(
+def put_results(
     connection: sa.Connection,
     run_number: int,
-    added: bool,
-    fresh: Snapshot,
+    whole: Snapshot,
     failures: dict[int, Failure],
     details: dict[bytes, int],
+    replaced: Sequence[int] | None = None,
 ) -> None:
+    """Put a run's results in place of those it has.
+
+    Args:
+        connection: in a transaction that writes.
+        run_number: the run.
+        whole: all of its results.
+        failures: words of failures by test.
+        details: their numbers, from :func:`number_details`.
+        replaced: the tests whose failures are replaced; all by default.
+    """
+    connection.execute(snapshot.delete().where(snapshot.c.run_id == run_number))
+    columns = {"run_id": run_number, "roster_id": _roster_of(connection, whole.roster), **whole.pack()}
+    connection.execute(snapshot.insert().values(columns))
     mine = failure.c.run_id == run_number
-    if added:
-        for batch in batches(fresh.ids, _BATCH):
-            connection.execute(failure.delete().where(mine, failure.c.test_id.in_(batch)))
-    else:
+    if replaced is None:
         connection.execute(failure.delete().where(mine))
+    else:
+        for batch in batches(replaced, _BATCH):
+            connection.execute(failure.delete().where(mine, failure.c.test_id.in_(batch)))
     rows: list[dict[str, Any]] = [
         {
             "run_id": run_number,

@@ -1,8 +1,9 @@
 """The tables. Times are seconds since the epoch (UTC); text from strangers is cleaned before it comes here.
 
-A run is one attempt of one job. Its per-test results are one packed snapshot (see ``hud.core.snapshot``) plus a row for
-each test that failed; ``interval`` says, per job on the base branch, from which run to which run a test had an outcome.
-So the store grows with what changes, not with what passes again.
+A run is one attempt of one job. Its per-test results are packed columns (see ``hud.core.snapshot``) on a roster of
+tests that runs share, plus a row for each test that failed. The history of a job on the base branch is what its first
+run found (``opening``) and a row for each outcome that a later run changed (``change``). So the store grows with what
+changes, not with what passes again.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ run = sa.Table(
     sa.Column("level", sa.Text, nullable=False),
     sa.Column("status", sa.Text, nullable=False, comment="announced, in_progress, completed"),
     sa.Column("conclusion", sa.Text),
-    sa.Column("report", sa.JSON, comment="the backend's words: its reports merged"),
+    sa.Column("report", sa.JSON, comment="the backend's words: its reports merged; may be large"),
+    sa.Column("log_url", sa.Text, comment="of the report, if it is one to follow"),
+    sa.Column("reported", sa.JSON, comment="counts of the report"),
     sa.Column("queue_time", Time),
     sa.Column("execution_time", Time),
     sa.Column("first_seen", Time, nullable=False),
@@ -78,11 +81,13 @@ run = sa.Table(
     sa.Column("parts_of", sa.Integer, comment="how many parts the results have"),
     sa.Column("order_at", Time, comment="when its commit was pushed, else when it was first heard of"),
     sa.Column("order_place", sa.Integer, nullable=False, default=0, comment="of its commit within the push"),
-    sa.Column("in_history", sa.Boolean, nullable=False, default=False, comment="told by interval"),
+    sa.Column("in_history", sa.Boolean, nullable=False, default=False, comment="told by opening and change"),
     sa.Index("ix_run_pr", "pr", "upstream"),
     sa.Index("ix_run_sha", "sha"),
     sa.Index("ix_run_lane", "lane_id", "first_seen"),
+    sa.Index("ix_run_order", "lane_id", "order_at"),
     sa.Index("ix_run_backend", "backend_id", "first_seen"),
+    sa.Index("ix_run_branch", "backend_id", "pr", "order_at", "order_place"),
     sa.Index("ix_run_first_seen", "first_seen"),
 )
 
@@ -133,11 +138,26 @@ test = sa.Table(
     sa.Column("dtype", sa.Text, nullable=False),
 )
 
+roster = sa.Table(
+    "roster",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("digest", sa.LargeBinary(16), nullable=False, unique=True, comment="of data"),
+    sa.Column("data", sa.LargeBinary, nullable=False, comment="hud.core.snapshot.Roster"),
+    comment="which tests a run has; shared by all runs that have the same",
+)
+
 snapshot = sa.Table(
     "snapshot",
     metadata,
     sa.Column("run_id", Id, sa.ForeignKey("run.id"), primary_key=True, autoincrement=False),
-    sa.Column("data", sa.LargeBinary, nullable=False, comment="hud.core.snapshot"),
+    sa.Column("roster_id", Id, sa.ForeignKey("roster.id"), nullable=False),
+    # In the order of use: a reader of the first column does not read the pages of the others.
+    sa.Column("outcomes", sa.LargeBinary, nullable=False),
+    sa.Column("durations", sa.LargeBinary, nullable=False),
+    sa.Column("notes", sa.LargeBinary, nullable=False),
+    sa.Index("ix_snapshot_roster", "roster_id"),
+    comment="results of a run in columns: hud.core.snapshot",
 )
 
 detail = sa.Table(
@@ -165,17 +185,29 @@ failure = sa.Table(
     sqlite_with_rowid=False,
 )
 
-interval = sa.Table(
-    "interval",
+opening = sa.Table(
+    "opening",
+    metadata,
+    sa.Column("block", sa.Integer, primary_key=True, autoincrement=False, comment="of 4,096 tests"),
+    sa.Column("lane_id", Id, sa.ForeignKey("lane.id"), primary_key=True, autoincrement=False),
+    sa.Column("run_id", Id, nullable=False),
+    sa.Column("data", sa.LargeBinary, nullable=False, comment="hud.core.history.opening"),
+    sa.Index("ix_opening_lane", "lane_id"),
+    sa.Index("ix_opening_run", "run_id"),
+    comment="outcomes in the first run of the history of each job on the base branch",
+)
+
+change = sa.Table(
+    "change",
     metadata,
     sa.Column("test_id", Id, primary_key=True, autoincrement=False),
     sa.Column("lane_id", Id, primary_key=True, autoincrement=False),
-    sa.Column("first_run", Id, primary_key=True, autoincrement=False),
-    sa.Column("until_run", Id, comment="the first run where it no longer held; null while it lasts"),
-    sa.Column("outcome", sa.SmallInteger, nullable=False),
-    sa.Index("ix_interval_first_run", "first_run"),
+    sa.Column("run_id", Id, primary_key=True, autoincrement=False),
+    sa.Column("before", sa.SmallInteger, comment="outcome in the run before; null where it had no such test"),
+    sa.Column("after", sa.SmallInteger, comment="outcome in this run; null where it has no such test"),
+    sa.Index("ix_change_run", "run_id"),
     sqlite_with_rowid=False,
-    comment="runs of one job on the base branch during which a test had one outcome",
+    comment="what a run of a job on the base branch changed against the run before",
 )
 
 refusal = sa.Table(

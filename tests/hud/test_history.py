@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from hud_site import REPO, Site, line, name_of, pulled, pushed, sha
 
-from hud.core.outcomes import OUTCOMES
-from hud.store import Store
 from hud.store.prune import prune
-from hud.store.tables import interval, run, snapshot, test
+from hud.store.tables import run, snapshot
 
 COMMITS = "123456789abcdef"
 AT = 1_700_000_000
@@ -23,21 +22,13 @@ def push_of(commit: str) -> dict[str, Any]:
     return pushed(commit, COMMITS[place - 1] if place else "0", AT + 1000 * place)
 
 
-def told(store: Store) -> dict[str, list[tuple[str, str, str | None]]]:
+def told(site: Site, names: Iterable[str]) -> dict[str, list[tuple[str, str, str | None]]]:
     """By test: outcome, first commit, commit where it ended; in the order of commits."""
-    first, until = run.alias(), run.alias()
-    query = (
-        sa.select(test.c.name, interval.c.outcome, first.c.sha, until.c.sha.label("ended"))
-        .join(test, test.c.id == interval.c.test_id)
-        .join(first, first.c.id == interval.c.first_run)
-        .outerjoin(until, until.c.id == interval.c.until_run)
-        .order_by(first.c.order_at)
-    )
     found: dict[str, list[tuple[str, str, str | None]]] = {}
-    with store.read() as connection:
-        for row in connection.execute(query):
-            ended = row.ended[0] if row.ended else None
-            found.setdefault(row.name, []).append((OUTCOMES[row.outcome], row.sha[0], ended))
+    for name in names:
+        for lane in site.get("/test", name=name_of(name))["lanes"]:
+            stretches = [(span["outcome"], span["first_sha"], span["until_sha"]) for span in reversed(lane["spans"])]
+            found[name] = [(outcome, first[0], until and until[0]) for outcome, first, until in stretches]
     return found
 
 
@@ -49,12 +40,12 @@ def expected(runs: dict[str, dict[str, str]]) -> dict[str, list[tuple[str, str, 
         for commit in sorted(runs):
             outcome = runs[commit].get(name)
             if current is not None and outcome != current[0]:
-                found.setdefault(name_of(name, ""), []).append((*current, commit))
+                found.setdefault(name, []).append((*current, commit))
                 current = None
             if current is None and outcome is not None:
                 current = (outcome, commit)
         if current is not None:
-            found.setdefault(name_of(name, ""), []).append((*current, None))
+            found.setdefault(name, []).append((*current, None))
     return found
 
 
@@ -74,7 +65,7 @@ def test_history_is_what_the_runs_told_in_whatever_order_they_arrive(site: Site,
             site.run(push_of(commit), f"push {commit}", outcomes, commit, conclusion="success")
         runs[commit] = outcomes
         site.run(pulled("f", commit), f"pull {commit}", {"t0": "failed", "other": "failed"}, "7" + commit)
-        assert told(site.store) == expected(runs)
+        assert told(site, names) == expected(runs)
 
 
 def test_the_page_says_since_when_and_where(site: Site) -> None:
@@ -158,9 +149,14 @@ def test_pruning_keeps_since_when_a_test_fails_and_how_things_stand(site: Site) 
         outcomes = {"a": "passed" if day < 2 else "failed", "b": "passed", "c": "failed" if day == 1 else "passed"}
         site.run(push_of(commit), f"push {commit}", outcomes, commit)
         site.run(pulled(commit, commit, number=day + 1), f"pull {commit}", {"a": "failed"}, "7" + commit)
-    before = site.get("/test", name=name_of("a"))["lanes"][0]["since"]
+    before, stretches = site.get("/test", name=name_of("a"))["lanes"][0]["since"], told(site, "abc")
+    prune(site.store, start + 3.5 * 86_400)
     done = prune(site.store, start + 5.5 * 86_400)
-    assert done.runs > 0 and done.results == 12
+    assert done.runs > 0 and done.results == 4
+    for name, left in told(site, "abc").items():
+        # What ended in a run that is gone is gone too; what lasts is told as before.
+        assert left == stretches[name][-len(left) :] and left[-1][2] is None
+        assert [ended for _, _, ended in left if ended is not None and ended in COMMITS[:2]] == []
     (lane,) = site.get("/test", name=name_of("a"))["lanes"]
     assert lane["since"] == before and lane["outcome"] == "failed"
     assert site.get(f"/backend/{REPO}")["summary"]["failing"] == 1

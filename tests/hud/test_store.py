@@ -13,10 +13,10 @@ from hud_site import DEVICE, line
 
 from hud.core.lines import Collector, parse_line
 from hud.core.outcomes import OUTCOMES
-from hud.core.snapshot import Snapshot
+from hud.core.snapshot import Roster, unpack_outcomes
 from hud.seed import commit, finish, push, send, upload
 from hud.store import Store, open_store
-from hud.store.tables import backend, interval, metadata, run, snapshot
+from hud.store.tables import backend, change, metadata, opening, roster, run, snapshot
 
 AT = 1_700_000_000.0
 
@@ -90,11 +90,13 @@ def test_the_store_grows_with_what_changes_not_with_what_passes_again(store: Sto
         lines[number]["outcome"] = "failed"
         upload(store, AT + number, "a/b", "L2", f"d{number}", run_id, lines)
     with store.read() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(interval)).scalar_one() == 2000 + 4
-        sizes = [len(data) for data in connection.execute(sa.select(snapshot.c.data)).scalars()]
-        last = connection.execute(sa.select(snapshot.c.data).order_by(snapshot.c.run_id.desc())).scalars().first()
-    assert max(sizes) < 2000
-    assert Snapshot.unpack(last).totals()["failed"] == 5
+        assert connection.execute(sa.select(sa.func.count()).select_from(change)).scalar_one() == 4
+        assert connection.execute(sa.select(sa.func.count()).select_from(opening)).scalar_one() == 1
+        assert connection.execute(sa.select(sa.func.count()).select_from(roster)).scalar_one() == 1
+        rows = connection.execute(sa.select(snapshot).order_by(snapshot.c.run_id)).all()
+        tests = Roster.unpack(connection.execute(sa.select(roster.c.data)).scalar_one())
+    assert max(len(row.outcomes) + len(row.durations) + len(row.notes) for row in rows) < 200
+    assert unpack_outcomes(tests, rows[-1].outcomes).totals()["failed"] == 5
 
 
 def test_sqlite_is_opened_for_concurrent_readers(sqlite_store: Store, tmp_path: Path) -> None:
