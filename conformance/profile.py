@@ -103,6 +103,16 @@ class Profile(BaseModel):
         return self._folder
 
     @property
+    def argument(self) -> str:
+        """What ``--profile`` takes to find this profile again: its name where it ships, else its path from here."""
+        if self._folder.parent == BUILTIN.resolve():
+            return self._folder.name
+        here = Path.cwd()
+        if self._folder == here or here in self._folder.parents:
+            return f"./{self._folder.relative_to(here)}"
+        return str(self._folder)
+
+    @property
     def custom(self) -> bool:
         """Whether the device is a PrivateUse1 backend."""
         return self.device not in TORCH_DEVICES

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import sys
+import threading
 import time
 from dataclasses import asdict
 from enum import Enum
@@ -58,6 +59,7 @@ def serve(
     app = create_app(settings, _open(settings))
     if settings.ingest_key is None:
         typer.echo("HUD_INGEST_KEY is not set: nothing can be sent in.", err=True)
+    threading.Thread(target=app.state.hud.warm, daemon=True).start()
     # A stopping server does not wait for the readers of live updates, whose requests never end.
     uvicorn.run(app, host=host, port=port, log_level="info", access_log=False, timeout_graceful_shutdown=3)
 

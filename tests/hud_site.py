@@ -65,6 +65,7 @@ class Site:
         hud = self.app.state.hud
         hud.settings = Settings(_env_file=None, ingest_key=KEY, **self._settings)
         hud.memories = Memories()
+        self.store.test_numbers = {}
 
     def close(self) -> None:
         self.http.close()

@@ -92,8 +92,9 @@ class Filler:
         self.chance = random.Random(1)
         fields = ("file", "class", "test", "op", "dtype")
         lines = (line(number, "d") for number in range(tests))
-        identities = [Identity(row["id"].removesuffix("d"), *(row[name] for name in fields)) for row in lines]
-        self.roster = Roster(array("I", sorted(number_tests(store, identities))))
+        told = (Identity(row["id"].removesuffix("d"), *(row[name] for name in fields)) for row in lines)
+        identities = {identity.name: identity for identity in told}
+        self.roster = Roster(array("I", sorted(number_tests(store, list(identities), identities.__getitem__))))
 
     def churned(self, outcomes: bytes) -> bytes:
         """The outcomes of the next run: half a per cent of the tests have another one."""

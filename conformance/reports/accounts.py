@@ -60,11 +60,15 @@ class Accounts:
 
     Attributes:
         issues: rule name → issue link, for the result lines.
+        expiries: rule name → the last day that the rule counts, ISO 8601, for the result lines.
+        profile: what ``--profile`` takes to find the run's profile again, for the result lines.
     """
 
     planned: dict[str, Planned] = field(default_factory=dict)
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     issues: dict[str, str] = field(default_factory=dict)
+    expiries: dict[str, str] = field(default_factory=dict)
+    profile: str = ""
 
     def plan(self, row: Planned) -> None:
         """Enters a test; a second entry of the same id changes nothing."""
@@ -160,5 +164,7 @@ class Accounts:
                     "rule": plan.rule,
                     "reason": row.reason or plan.reason,
                     "issue": self.issues.get(plan.rule, ""),
+                    "expires": self.expiries.get(plan.rule, ""),
+                    "profile": self.profile,
                     "fallback": row.fallback,
                 }

@@ -247,6 +247,7 @@ class Session:
             capabilities=profile.declared(),
             keyword=request.keyword,
             collect_only=request.collect_only,
+            profile=profile.argument,
         )
 
     def execute(self, state: Path, *, quiet: bool = False) -> Outcome:

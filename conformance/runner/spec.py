@@ -62,6 +62,7 @@ class Setup:
         rules: those whose conditions hold now.
         keyword: pytest's ``-k`` expression.
         collect_only: report the tests and their decisions, run none.
+        profile: what ``--profile`` takes to find the profile again.
     """
 
     device: str
@@ -74,6 +75,7 @@ class Setup:
     capabilities: Capabilities
     keyword: str = ""
     collect_only: bool = False
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,11 @@ class Supervisor:
         self.jobs = jobs
         self.timeout = timeout
         self.import_timeout = import_timeout
-        self.accounts = Accounts(issues={rule.name: rule.issue for rule in setup.rules if rule.issue})
+        self.accounts = Accounts(
+            issues={rule.name: rule.issue for rule in setup.rules if rule.issue},
+            expiries={rule.name: rule.expires.isoformat() for rule in setup.rules if rule.expires},
+            profile=setup.profile,
+        )
         self.notes: list[str] = []
         self.interrupted = ""
         self.running: list[WorkerProcess] = []

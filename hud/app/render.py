@@ -16,6 +16,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from hud.core.outcomes import FAILING, LETTER, OUTCOMES, denominator
+from hud.core.text import link
 from hud.core.verdicts import VERDICTS
 
 VERDICT_LOOKS: Mapping[str, tuple[str, str]] = {
@@ -150,13 +151,20 @@ def here(context: Context, **changes: object) -> str:
 
 
 def reproduce(page: Any, name: str) -> str:
-    """Commands that run one test again, on the commit of its run and with the installed backend's profile."""
+    """Commands that run one test again, on the commit of its run and with its profile.
+
+    A profile that is a path lies in the backend's own repository; without one, it is the installed backend's.
+    """
+    lines, options = [], ""
+    if page.profile:
+        options = f" --profile {_quoted(page.profile)}"
+        if "/" in page.profile or page.profile.startswith("."):
+            lines.append(f"# in a checkout of {visible(page.repo)}")
     if name.startswith(_WHEEL_SUITE):
-        return f"conformance run --output out {_quoted(name)}"
-    lines = []
+        return "\n".join([*lines, f"conformance run{options} --output out {_quoted(name)}"])
     if page.sha:
         lines.append(f"git -C pytorch fetch origin {page.sha} && git -C pytorch checkout {page.sha}")
-    lines.append(f"conformance run --upstream pytorch --output out {_quoted(name)}")
+    lines.append(f"conformance run{options} --upstream pytorch --output out {_quoted(name)}")
     return "\n".join(lines)
 
 
@@ -173,7 +181,7 @@ def make_environment() -> Environment:
         finalize=visible,
     )
     environment.filters.update(
-        ago=ago, duration=duration, iso=iso, thousands=thousands, quoted=lambda text: quote(text, safe="")
+        ago=ago, duration=duration, iso=iso, thousands=thousands, link=link, quoted=lambda text: quote(text, safe="")
     )
     environment.globals.update(
         percent=percent,

@@ -8,12 +8,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import sqlalchemy as sa
+import structlog
 from fastapi import Depends, Request
 
 from hud.allowlist import Allowlist
+from hud.queries.backends import home_page
+from hud.queries.matrix import matrix_page
 from hud.queries.scope import Memories, Scope
 from hud.settings import Settings
 from hud.store import Store
+from hud.store.tables import backend
+
+_log = structlog.get_logger()
 
 
 @dataclass
@@ -41,6 +48,17 @@ class Hud:
                 self.allowlist.backends(),
                 self.memories,
             )
+
+    def warm(self) -> None:
+        """Ask the costly questions once, so that the first reader after a start does not wait for their answers."""
+        try:
+            with self.scope() as scope:
+                home_page(scope)
+                for repo in scope.rows(sa.select(backend.c.repo)):
+                    matrix_page(scope, repo.repo)
+        except sa.exc.SQLAlchemyError as error:
+            # Readers will be told what is wrong with the store; a warm start is a courtesy.
+            _log.warning("not warmed", error=str(error))
 
 
 def hud_of(request: Request) -> Hud:

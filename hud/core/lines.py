@@ -48,6 +48,7 @@ class TestLine(NamedTuple):
     reason: str = ""
     issue: str = ""
     expires: str = ""
+    profile: str = ""
     fallback: bool = False
 
 
@@ -83,6 +84,7 @@ class _Line(BaseModel):
     reason: Text = ""
     issue: Text = ""
     expires: Text = ""
+    profile: Text = ""
     fallback: Any = None
 
     def line(self) -> TestLine:
@@ -91,7 +93,7 @@ class _Line(BaseModel):
 
 # The order of TestLine's texts, which its constructor takes by place.
 _IDENTITY = ("file", "class", "test", "op", "dtype", "device")
-_WORDS = ("phase", "message", "trace", "rule", "reason", "issue", "expires")
+_WORDS = ("phase", "message", "trace", "rule", "reason", "issue", "expires", "profile")
 _get_identity, _get_words = itemgetter(*_IDENTITY), itemgetter(*_WORDS)
 _ABSENT = dict.fromkeys((*_IDENTITY, *_WORDS, "duration", "fallback"))
 _TEXTS = frozenset({str, type(None)})
@@ -164,7 +166,7 @@ def _usual(said: Any) -> TestLine | None:
     if seconds is not None and (type(seconds) is not float or not 0 <= seconds < math.inf):
         return None
     file, cls, test, op, dtype, device = identity
-    phase, message, trace, rule, reason, issue, expires = words
+    phase, message, trace, rule, reason, issue, expires, profile = words
     return TestLine(
         name,
         cast(Outcome, outcome),
@@ -183,6 +185,7 @@ def _usual(said: Any) -> TestLine | None:
         reason or "",
         issue or "",
         expires or "",
+        profile or "",
         bool(said["fallback"]),
     )
 
@@ -281,12 +284,14 @@ class Collector:
 
     Attributes:
         device: the backend's device; taken from the first line that has one, unless known before.
+        profile: what ``conformance run --profile`` was given, from the first line that says it.
         cuts: what was shortened or left out, by kind, with counts.
         lines: how many lines were taken.
     """
 
     def __init__(self, device: str | None) -> None:
         self.device = device
+        self.profile = ""
         self.cuts: dict[str, int] = {}
         self.lines = 0
         # Most tests have one line: only those with more get an object of their own.
@@ -300,6 +305,8 @@ class Collector:
         self.lines += 1
         if self.device is None and line.device:
             self.device = clean(line.device)
+        if not self.profile and line.profile:
+            self.profile = cut(clean(line.profile), _MAX_NOTE_BYTES)[0]
         name = self._limited(line.id, MAX_NAME_BYTES, "name")
         if self.device and name.endswith(f"@{self.device}"):
             name = name[: -len(self.device)]
@@ -320,8 +327,11 @@ class Collector:
         if not self.lines:
             raise LineError("body: there are no results in it")
 
-    def results(self) -> Iterator[tuple[Identity, Entry, Failure | None]]:
-        """Every test once, with its final outcome and, where an attempt failed, the last failing attempt's words."""
+    def results(self) -> Iterator[tuple[str, Entry, Failure | None]]:
+        """Every test once, with its final outcome and, where an attempt failed, the last failing attempt's words.
+
+        A test is given by its name; :meth:`identity` knows the rest, which is needed for tests that are new.
+        """
         for name, seen in self._seen.items():
             if isinstance(seen, _Attempts):
                 last, outcome, words = seen.last, seen.outcome(), seen.failing
@@ -329,18 +339,19 @@ class Collector:
                 last, outcome, words = seen, seen.outcome, seen if seen.outcome in FAILING else None
             if words is None and outcome in ("flaky", "xpassed"):
                 words = last
-            identity = Identity(name, *self._parts(last))
             entry = Entry(outcome, self._note(last, outcome), last.duration, last.fallback)
-            yield identity, entry, None if words is None else self._failure(words, outcome)
+            yield name, entry, None if words is None else self._failure(words, outcome)
 
-    def _parts(self, line: TestLine) -> tuple[str, str, str, str, str]:
-        parts = (line.file, line.cls, line.test, line.op, line.dtype)
-        together = "".join(parts)
-        if len(together) < MAX_WORD_BYTES and together.isascii() and "\0" not in together:
-            return parts
-        file, cls, test = (self._limited(part, MAX_NAME_BYTES, "name") for part in parts[:3])
-        op, dtype = (self._limited(part, MAX_WORD_BYTES, "name") for part in parts[3:])
-        return file, cls, test, op, dtype
+    def identity(self, name: str) -> Identity:
+        """Everything that names a test, as its last attempt said it."""
+        seen = self._seen[name]
+        line = seen.last if isinstance(seen, _Attempts) else seen
+        long, short = (line.file, line.cls, line.test), (line.op, line.dtype)
+        return Identity(
+            name,
+            *(self._limited(part, MAX_NAME_BYTES, "name") for part in long),
+            *(self._limited(part, MAX_WORD_BYTES, "name") for part in short),
+        )
 
     def _note(self, last: TestLine, outcome: Outcome) -> Note | None:
         reason = last.reason or (last.message if outcome in ("skipped", "not_applicable", "xfailed") else "")
@@ -373,7 +384,15 @@ def _bounded(line: TestLine) -> TestLine:
     One character more than the limit in bytes stays, so that the cut at the end still sees that there was more.
     """
     said = line.message or line.trace or line.phase or line.rule or line.reason or line.issue or line.expires
-    named = len(line.id) + len(line.file) + len(line.cls) + len(line.test) + len(line.op) + len(line.dtype)
+    named = (
+        len(line.profile)
+        + len(line.id)
+        + len(line.file)
+        + len(line.cls)
+        + len(line.test)
+        + len(line.op)
+        + len(line.dtype)
+    )
     if not said and named <= MAX_WORD_BYTES:
         return line
     return line._replace(
@@ -384,6 +403,7 @@ def _bounded(line: TestLine) -> TestLine:
         op=line.op[: MAX_WORD_BYTES + 1],
         dtype=line.dtype[: MAX_WORD_BYTES + 1],
         device="",
+        profile="",
         phase=line.phase[:64],
         message=line.message[: MAX_MESSAGE_BYTES + 1] if line.outcome != "passed" else "",
         trace=line.trace[: MAX_TRACE_BYTES + 1] if line.outcome in FAILING or line.outcome == "flaky" else "",

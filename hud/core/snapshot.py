@@ -28,6 +28,8 @@ FALLBACK = 0x80
 _OUTCOME_BITS = 0x7F
 _MAX_NOTES = 0xFFFF
 _STEPS_PER_OCTAVE = 12
+_BOUNDARIES = [2 ** ((code - 0.5) / _STEPS_PER_OCTAVE) / 1000 for code in range(1, 255)]
+"""Between the durations of code 1 and 2, of 2 and 3, and so on."""
 _PLAIN = bytes(value & _OUTCOME_BITS for value in range(256))
 
 
@@ -223,9 +225,9 @@ def duration_code(seconds: float | None) -> int:
 
     Six per cent is finer than a repeated run reproduces; the exact figure of a failed test is kept beside its message.
     """
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+    if seconds is None or not 0 <= seconds < math.inf:
         return 0
-    return min(255, 1 + max(0, round(_STEPS_PER_OCTAVE * math.log2(max(seconds, 0.001) * 1000))))
+    return 1 + bisect_left(_BOUNDARIES, seconds)
 
 
 def duration_of(code: int) -> float | None:

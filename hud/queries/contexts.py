@@ -219,6 +219,7 @@ class ResultRow(BaseModel):
     rule: str
     reason: str
     issue: str
+    expires: str = Field(description="the last day that the registry's rule counts")
     standing: Literal["new", "already failing", "uncertain", "flaky", ""] = Field(description="against the base")
     detail: FailureDetail | None
 
@@ -256,6 +257,7 @@ class RunPage(BaseModel):
     why: str
     base: BaseLine | None
     device: str | None
+    profile: str | None = Field(description="of conformance: a name, or a path in a checkout of the backend")
     url: str | None
     artifact_url: str | None
     queue_seconds: float | None

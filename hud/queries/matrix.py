@@ -6,7 +6,9 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from operator import add
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
@@ -26,7 +28,9 @@ _DTYPES = (
     *("float32", "float64", "float16", "bfloat16", "complex64", "complex128", "complex32"),
     *("int64", "int32", "int16", "int8", "uint8", "bool"),
 )
-Cells = dict[tuple[str, str], Counter[str]]
+_PASSED = frozenset({"passed", "flaky", "xpassed"})
+_GROUPS = tuple(0 if outcome in _PASSED else 1 if outcome in FAILING else 2 for outcome in OUTCOMES)
+"""By outcome code, the place in ``_Counts``."""
 
 
 def matrix_page(scope: Scope, repo: str, query: str = "", state: str = "", page: int = 1) -> MatrixPage | None:
@@ -46,12 +50,14 @@ def matrix_page(scope: Scope, repo: str, query: str = "", state: str = "", page:
     if known is None:
         return None
     row = _latest(scope, known.id)
-    table = _table(scope, row) if row is not None else _Table((), (), {})
+    table = _Table({}, (), {})
+    if row is not None:
+        table = scope.memories.answers.get(("matrix", row.id, row.revision), partial(_make_table, scope, row))
     shown = [
-        found
-        for found in table.rows
-        if query.lower() in found.op.lower()
-        and (state not in STATES or any(cell.state == state for cell in found.cells.values()))
+        (op, cells)
+        for op, cells in table.rows.items()
+        if query.lower() in op.lower()
+        and (state not in STATES or any(found.state() == state for found in cells.values()))
     ]
     return MatrixPage(
         repo=known.repo,
@@ -59,7 +65,7 @@ def matrix_page(scope: Scope, repo: str, query: str = "", state: str = "", page:
         sha=row.sha if row is not None else None,
         at=row.first_seen if row is not None else None,
         dtypes=list(table.dtypes),
-        rows=shown[(page - 1) * PAGE : page * PAGE],
+        rows=[_shown(op, cells) for op, cells in shown[(page - 1) * PAGE : page * PAGE]],
         matching=len(shown),
         page=page,
         pages=max(1, -(-len(shown) // PAGE)),
@@ -80,11 +86,27 @@ def _latest(scope: Scope, backend_id: int) -> sa.Row[Any] | None:
     return scope.connection.execute(query).first()
 
 
+State = Literal["passing", "partly", "failing", "skipped"]
+
+
+class _Counts(NamedTuple):
+    """The tests of one operator in one dtype."""
+
+    passed: int
+    failing: int
+    skipped: int
+
+    def state(self) -> State:
+        if not self.failing:
+            return "passing" if self.passed else "skipped"
+        return "partly" if self.passed else "failing"
+
+
 @dataclass(frozen=True)
 class _Table:
-    """A whole matrix, which is made once for each run."""
+    """A whole matrix, which is made once for each run: by operator and dtype."""
 
-    rows: Sequence[MatrixRow]
+    rows: dict[str, dict[str, _Counts]]
     dtypes: Sequence[str]
     states: dict[str, int]
 
@@ -94,46 +116,36 @@ class _Table:
         return 10 * sum(self.states.values())
 
 
-def _table(scope: Scope, row: sa.Row[Any]) -> _Table:
-    return scope.memories.answers.get(("matrix", row.id, row.revision), lambda: _make_table(_cells(scope, row)))
-
-
-def _make_table(cells: Cells) -> _Table:
-    rows: dict[str, MatrixRow] = {}
-    for (op, dtype), counts in cells.items():
-        rows.setdefault(op, MatrixRow(op=op, cells={})).cells[dtype] = _cell(counts)
-    return _Table(
-        sorted(rows.values(), key=lambda found: found.op),
-        sorted({dtype for _, dtype in cells}, key=_dtype_order),
-        dict(Counter(cell.state for found in rows.values() for cell in found.cells.values())),
-    )
-
-
-def _cells(scope: Scope, row: sa.Row[Any]) -> Cells:
+def _make_table(scope: Scope, row: sa.Row[Any]) -> _Table:
     results, catalog = scope.results(row.id, row.revision), scope.memories.catalog
-    numbers = scope.memories.rosters.get(
-        ("cells", results.roster), lambda: array("I", catalog.cells_of(scope.connection, results.ids))
+    # Cell and outcome in one number each: counting a hundred thousand numbers is one call.
+    shifted = scope.memories.rosters.get(
+        ("cells", results.roster),
+        lambda: array("Q", (cell << 8 for cell in catalog.cells_of(scope.connection, results.ids))),
     )
-    cells: Cells = {}
-    for (cell, code), count in Counter(zip(numbers, results.plain(), strict=True)).items():
+    counted: dict[int, list[int]] = {}
+    for both, count in Counter(map(add, shifted, results.plain())).items():
+        counted.setdefault(both >> 8, [0, 0, 0])[_GROUPS[both & 0xFF]] += count
+    rows: dict[str, dict[str, _Counts]] = {}
+    for cell, counts in counted.items():
         op, dtype = catalog.cells[cell]
         if op:
-            cells.setdefault((op, dtype or "none"), Counter())[OUTCOMES[code]] += count
-    return cells
+            rows.setdefault(op, {})[dtype or "none"] = _Counts(*counts)
+    return _Table(
+        dict(sorted(rows.items())),
+        sorted({dtype for cells in rows.values() for dtype in cells}, key=_dtype_order),
+        dict(Counter(found.state() for cells in rows.values() for found in cells.values())),
+    )
 
 
-def _cell(counts: Counter[str]) -> MatrixCell:
-    failing = sum(counts[outcome] for outcome in FAILING)
-    passed = counts["passed"] + counts["flaky"] + counts["xpassed"]
-    total = sum(counts[outcome] for outcome in OUTCOMES)
-    state: Literal["passing", "partly", "failing", "skipped"]
-    if not failing and not passed:
-        state = "skipped"
-    elif not failing:
-        state = "passing"
-    else:
-        state = "partly" if passed else "failing"
-    return MatrixCell(state=state, passed=passed, failing=failing, skipped=total - failing - passed, total=total)
+def _shown(op: str, cells: dict[str, _Counts]) -> MatrixRow:
+    return MatrixRow(
+        op=op,
+        cells={
+            dtype: MatrixCell(state=found.state(), **found._asdict(), total=sum(found))
+            for dtype, found in cells.items()
+        },
+    )
 
 
 def _dtype_order(dtype: str) -> tuple[int, str]:

@@ -87,6 +87,7 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
         why=judged.told.judgement.why if judged else "",
         base=base_line(judged.base, row.base_sha) if judged else None,
         device=row.device,
+        profile=row.profile,
         url=row.log_url,
         artifact_url=link(report.get("artifact_url")),
         queue_seconds=row.queue_time,

@@ -23,6 +23,7 @@ class Store:
     Attributes:
         engine: SQLAlchemy's engine. Readers never wait for the writer: SQLite runs in WAL mode.
         sqlite: whether it is SQLite, which has one writer at a time.
+        test_numbers: numbers of tests by the digest of their name, as far as they were needed; they never change.
     """
 
     def __init__(self, url: str) -> None:
@@ -40,6 +41,7 @@ class Store:
         self.sqlite = kind == "sqlite"
         options: dict[str, Any] = {} if self.sqlite else {"pool_size": 20, "max_overflow": 20, "pool_pre_ping": True}
         self.engine = sa.create_engine(self.url, **options)
+        self.test_numbers: dict[bytes, int] = {}
         # Threads of this process queue here; SQLite's own lock polls, and would starve one of them under load.
         self._writer = threading.Lock() if self.sqlite else contextlib.nullcontext()
         if self.sqlite:
@@ -63,7 +65,7 @@ class Store:
 
     def migrate(self) -> None:
         """Bring the tables to the form that this version needs; nothing happens where they have it."""
-        config = _alembic()
+        config = alembic_config()
         with self.engine.connect() as connection:
             if not self.sqlite:
                 # Replicas that start together wait here for the one that makes the tables.
@@ -93,7 +95,8 @@ def open_store(url: str) -> Store:
     return store
 
 
-def _alembic() -> Config:
+def alembic_config() -> Config:
+    """Where the migrations are; the connection is put into ``attributes``."""
     config = Config()
     config.set_main_option("script_location", str(resources.files("hud.store") / "migrations"))
     return config

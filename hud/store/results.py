@@ -8,7 +8,7 @@ all of an upload or nothing, and an upload that broke off has changed nothing th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from hud.store.upsert import insert_or_ignore
 from relay.wire.ticket import Ticket
 
 _BATCH = 500
+_MAX_REMEMBERED = 1_000_000
 
 
 class UnknownRun(LookupError):
@@ -101,7 +102,7 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
         now: seconds since the epoch.
     """
     found = list(collected.results())
-    numbers = number_tests(store, [identity for identity, _, _ in found])
+    numbers = number_tests(store, [name for name, _, _ in found], collected.identity)
     entries = {number: entry for number, (_, entry, _) in zip(numbers, found, strict=True)}
     failures = {number: words for number, (_, _, words) in zip(numbers, found, strict=True) if words is not None}
     fresh, notes_cut = Snapshot.build(entries)
@@ -131,6 +132,7 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
                 cuts=cuts,
                 parts=parts,
                 parts_of=part.of,
+                profile=collected.profile or row.profile,
                 updated=now,
                 revision=row.revision + 1,
             )
@@ -162,24 +164,35 @@ def _roster_of(connection: sa.Connection, tests: Roster) -> int:
     return int(number)
 
 
-def number_tests(store: Store, identities: Sequence[Identity]) -> list[int]:
-    """Numbers of tests, in order; new tests get one, in that order too."""
-    digests = [hashlib.blake2b(identity.name.encode(), digest_size=16).digest() for identity in identities]
-    numbers: dict[bytes, int] = {}
+def number_tests(store: Store, names: Sequence[str], identity: Callable[[str], Identity]) -> list[int]:
+    """Numbers of tests, in order; new tests get one, in that order too.
+
+    Args:
+        store: where; it remembers numbers, which never change, so that most uploads ask the database nothing.
+        names: of the tests.
+        identity: the rest of what names a test; asked for those that are new.
+    """
+    if len(store.test_numbers) > _MAX_REMEMBERED:
+        store.test_numbers = {}
+    numbers, found = store.test_numbers, dict[bytes, int]()
+    digests = [hashlib.blake2b(name.encode(), digest_size=16).digest() for name in names]
+    unknown = {digest: name for digest, name in zip(digests, names, strict=True) if digest not in numbers}
     with store.read() as connection:
-        for batch in batches(digests, _BATCH):
-            numbers.update(_known(connection, test, batch))
-    missing = {digest: identity for digest, identity in zip(digests, identities, strict=True) if digest not in numbers}
-    for some in batches(missing.items(), _BATCH):
+        for batch in batches(unknown, _BATCH):
+            found.update(_known(connection, test, batch))
+    missing = [(digest, name) for digest, name in unknown.items() if digest not in found]
+    for some in batches(missing, _BATCH):
         with store.write() as connection:
-            insert_or_ignore(connection, test, [{"digest": digest, **said._asdict()} for digest, said in some])
-            numbers.update(_known(connection, test, [digest for digest, _ in some]))
+            rows = [{"digest": digest, **identity(name)._asdict()} for digest, name in some]
+            insert_or_ignore(connection, test, rows)
+            found.update(_known(connection, test, [digest for digest, _ in some]))
+    numbers.update(found)
     return [numbers[digest] for digest in digests]
 
 
 def _known(connection: sa.Connection, table: sa.Table, digests: Sequence[bytes]) -> dict[bytes, int]:
     query = sa.select(table.c.digest, table.c.id).where(table.c.digest.in_(digests))
-    return {bytes(row.digest): row.id for row in connection.execute(query)}
+    return {bytes(digest): number for digest, number in connection.execute(query)}
 
 
 def number_details(store: Store, failures: dict[int, Failure]) -> dict[bytes, int]:

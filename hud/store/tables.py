@@ -79,6 +79,7 @@ run = sa.Table(
     sa.Column("cuts", sa.JSON, comment="what was shortened or left out"),
     sa.Column("parts", sa.JSON, comment="numbers of the uploaded parts"),
     sa.Column("parts_of", sa.Integer, comment="how many parts the results have"),
+    sa.Column("profile", sa.Text, comment="of conformance, as its command line takes it"),
     sa.Column("order_at", Time, comment="when its commit was pushed, else when it was first heard of"),
     sa.Column("order_place", sa.Integer, nullable=False, default=0, comment="of its commit within the push"),
     sa.Column("in_history", sa.Boolean, nullable=False, default=False, comment="told by opening and change"),

@@ -44,6 +44,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with opened.write() as connection:
         names = ", ".join(table.name for table in metadata.sorted_tables)
         connection.exec_driver_sql(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
+    opened.test_numbers = {}
     yield opened
 
 

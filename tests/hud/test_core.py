@@ -10,10 +10,11 @@ from hud_site import line, name_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hud.core import lines
 from hud.core.charts import line_chart
 from hud.core.diffs import diff
 from hud.core.fingerprints import fingerprint
-from hud.core.history import changes
+from hud.core.history import BLOCK_BITS, changes, opened_with, opening
 from hud.core.lines import Collector, LineError, display_name, parse_junit, parse_line
 from hud.core.outcomes import FAILING, OUTCOMES, combine, denominator, pass_rate
 from hud.core.readiness import Criteria, RunFacts, assess
@@ -76,6 +77,15 @@ def test_changes_are_exactly_the_differences(before, after) -> None:
     assert told == {n: (before.get(n), after.get(n)) for n in numbers if before.get(n) != after.get(n)}
 
 
+@given(RUNS)
+def test_an_opening_has_every_test_and_no_other(outcomes) -> None:
+    spread = {number * 1000: outcome for number, outcome in outcomes.items()}
+    blocks = dict(opening(built(spread)))
+    for number in range(0, 40_000, 500):
+        block = blocks.get(number >> BLOCK_BITS)
+        assert (opened_with(block, number) if block is not None else None) == spread.get(number)
+
+
 @given(RUNS, RUNS)
 def test_a_difference_accounts_for_every_failing_test_of_the_head(before, after) -> None:
     found = diff(built(before), built(after), lambda numbers: [n % 3 for n in numbers])
@@ -101,6 +111,22 @@ def test_a_line_of_conformance_is_read_with_every_field() -> None:
     assert (read.id, read.cls, read.outcome, read.duration) == (name_of("add[float32]"), "TestOps", "failed", 0.25)
 
 
+ODD = st.none() | st.booleans() | st.integers(-1, 3) | st.floats() | st.text(max_size=3) | st.just([1])
+FIELDS = ("file", "class", "op", "device", "attempt", "duration", "phase", "message", "reason", "expires", "fallback")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), ODD), st.sampled_from([*OUTCOMES, "great", None]))
+def test_a_usual_line_is_read_as_any_other(fields, outcome) -> None:
+    """What the quick way takes, it takes as the thorough one does; the rest it leaves to it."""
+    said = {"id": "t", "outcome": outcome, **fields}
+    quick = lines._usual(said)
+    try:
+        thorough = lines._validated(said, 1)
+    except LineError:
+        thorough = None
+    assert quick is None or quick == thorough
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -118,11 +144,11 @@ def test_a_bad_line_is_named_with_its_field(text: bytes, named: str) -> None:
     assert named in str(caught.value)
 
 
-def collected(*lines) -> dict[str, tuple[str, object]]:
+def collected(*said) -> dict[str, tuple[str, object]]:
     collector = Collector(None)
-    for number, found in enumerate(lines, start=1):
+    for number, found in enumerate(said, start=1):
         collector.add(parse_line(json.dumps(found).encode(), number))
-    return {identity.name: (entry.outcome, words) for identity, entry, words in collector.results()}
+    return {name: (entry.outcome, words) for name, entry, words in collector.results()}
 
 
 def test_attempts_of_one_test_are_one_result() -> None:
@@ -146,11 +172,9 @@ def test_failing_and_passing_in_one_run_is_flaky(attempts) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(OUTCOMES), st.integers(1, 4)), min_size=1, max_size=8))
 def test_the_result_is_that_of_all_attempts_in_order(attempts) -> None:
-    lines = [
-        line("a", outcome, attempt=number, message=f"m{place}") for place, (outcome, number) in enumerate(attempts)
-    ]
-    ordered = sorted(lines, key=lambda found: found["attempt"])
-    outcome, words = collected(*lines)[name_of("a", "")]
+    told = [line("a", outcome, attempt=number, message=f"m{place}") for place, (outcome, number) in enumerate(attempts)]
+    ordered = sorted(told, key=lambda found: found["attempt"])
+    outcome, words = collected(*told)[name_of("a", "")]
     assert outcome == combine(found["outcome"] for found in ordered)
     failing = [found["message"] for found in ordered if found["outcome"] in FAILING]
     if failing:
@@ -181,8 +205,8 @@ def test_long_texts_are_cut_and_the_run_says_so() -> None:
     collector = Collector(None)
     long = line("a", "failed", message="é" * 5000, trace="t" * 50_000, id="n" * 20_000)
     collector.add(parse_line(json.dumps(long).encode(), 1))
-    ((identity, _, words),) = collector.results()
-    assert len(identity.name.encode()) <= 10_240
+    ((name, _, words),) = collector.results()
+    assert len(name.encode()) <= 10_240
     assert len(words.message.encode()) <= 1024 and len(words.trace.encode()) <= 4096
     assert collector.cuts == {"name": 1, "message": 1, "trace": 1}
 

@@ -142,6 +142,17 @@ def test_operators_by_dtypes(site: Site) -> None:
     assert [row["op"] for row in site.get(f"/matrix/{REPO}", q="mu")["rows"]] == ["mul"]
 
 
+def test_a_matrix_of_many_operators_has_pages(sqlite_site: Site) -> None:
+    outcomes = {f"op{number:03}[float32]": "failed" if number == 7 else "passed" for number in range(150)}
+    sqlite_site.run(push_of("1"), "push 1", outcomes, "1")
+    first, second = (sqlite_site.get(f"/matrix/{REPO}", page=page) for page in (1, 2))
+    assert (first["operators"], first["matching"], first["pages"]) == (150, 150, 2)
+    assert [row["op"] for row in first["rows"] + second["rows"]] == [f"op{number:03}" for number in range(150)]
+    assert first["states"] == {"passing": 149, "failing": 1}
+    assert "page 2 of 2" in sqlite_site.page(f"/matrix/{REPO}", page=2)
+    assert sqlite_site.get(f"/matrix/{REPO}", state="failing")["matching"] == 1
+
+
 def test_pruning_keeps_since_when_a_test_fails_and_how_things_stand(site: Site) -> None:
     start = site.clock.now
     for day, commit in enumerate(COMMITS[:8]):

@@ -31,6 +31,22 @@ def test_a_test_that_passes_on_the_base_and_fails_here_is_this_prs(site: Site) -
     assert "<title>broken by this PR · PR #7" in page
 
 
+def test_a_long_list_is_cut_and_counted(site: Site) -> None:
+    names = [f"t{number}" for number in range(130)]
+    site.run(pushed("b"), "base", dict.fromkeys(names, "passed") | {f"k{n}": "failed" for n in range(30)}, "1")
+    broken = dict.fromkeys(names, "failed") | {f"k{n}": "failed" for n in range(30)}
+    site.run(pulled("c"), "d1", broken, "2")
+    page = site.get("/pr/7")
+    (row,) = page["backends"]
+    (job,) = row["jobs"]
+    assert "130 new failing tests" in page["sentence"]
+    assert (row["counts"]["new_failures"], row["counts"]["already_failing"]) == (130, 30)
+    assert (len(job["new_failures"]), len(job["already_failing"]), job["more"]) == (100, 20, 40)
+    assert site.get(f"/runs/{job['run']}", outcome="new")["matching"] == 130
+    html = site.page("/pr/7")
+    assert "(130)" in html and "(30)" in html and "40 more names are left out" in html
+
+
 def test_what_fails_on_the_base_too_is_not_this_prs_fault(site: Site) -> None:
     the_base(site)
     site.run(pulled("c"), "d1", BASE)

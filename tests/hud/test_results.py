@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import io
 import json
 import zlib
@@ -37,7 +38,8 @@ def test_results_may_come_before_the_report(site: Site) -> None:
 def test_every_field_of_a_failure_is_shown(site: Site) -> None:
     site.report(pulled("c"), "d1", **DONE)
     failed = line("add[float32]", "failed", message="12 differ", trace="line 3", phase="call", duration=1.5)
-    known = line("mul[float32]", "xfailed", rule="ops.yaml:7", reason="no float32", issue="#12")
+    issue = "https://example.org/issues/12"
+    known = line("mul[float32]", "xfailed", rule="ops.yaml:7", reason="no float32", issue=issue, expires="2030-01-31")
     site.upload("d1", [failed, known, line("sub[float32]", fallback=True)])
     rows = {row["name"]: row for row in site.get(f"/runs/{RUN}", outcome="all")["rows"]}
     shown = rows[name_of("add[float32]")]
@@ -46,13 +48,14 @@ def test_every_field_of_a_failure_is_shown(site: Site) -> None:
     detail = shown["detail"]
     assert (detail["message"], detail["trace"], detail["phase"]) == ("12 differ", "line 3", "call")
     expected = rows[name_of("mul[float32]")]
-    assert (expected["rule"], expected["reason"], expected["issue"]) == ("ops.yaml:7", "no float32", "#12")
+    assert (expected["rule"], expected["reason"], expected["issue"]) == ("ops.yaml:7", "no float32", issue)
     assert rows[name_of("sub[float32]")]["fallback"]
     page = site.page(f"/run/{RUN}")
     command = f"conformance run --upstream pytorch --output out &#39;{name_of('add[float32]')}&#39;"
     for text in ("12 differ", "line 3", command):
         assert text in page
-    assert "no float32" in site.page(f"/run/{RUN}", outcome="xfailed")
+    told = site.page(f"/run/{RUN}", outcome="xfailed")
+    assert "no float32" in told and f'href="{issue}"' in told and "until <bdi>2030-01-31</bdi>" in told
 
 
 @pytest.mark.parametrize("said", ["Infinity", "-Infinity", "NaN", "1e999", '"inf"', "-1.5", "-1e-9"])
@@ -87,6 +90,23 @@ def test_a_test_of_the_wheel_suite_is_repeated_without_a_checkout(site: Site) ->
     page = site.page(f"/run/{RUN}")
     assert "conformance run --output out &#39;wheel/op_forward.py::" in page
     assert "--upstream" not in page
+
+
+@pytest.mark.parametrize(
+    ("profile", "lines"),
+    [
+        ("spyre", ["conformance run --profile 'spyre' --upstream"]),
+        ("./mydevice", ["# in a checkout of example/backend", "conformance run --profile './mydevice' --upstream"]),
+        ("it's; rm -rf ~", ["conformance run --profile 'it'\\''s; rm -rf ~' --upstream"]),
+    ],
+)
+def test_a_test_is_repeated_with_the_profile_that_its_run_had(site: Site, profile: str, lines: list[str]) -> None:
+    site.report(pulled("c"), "d1")
+    site.upload("d1", [{**line("add[float32]", "failed"), "profile": profile}])
+    page = html.unescape(site.page(f"/run/{RUN}"))
+    for said in lines:
+        assert said in page
+    assert site.get(f"/runs/{RUN}")["profile"] == profile
 
 
 def test_the_ingest_key_works_too_for_a_run_that_is_known(site: Site) -> None:

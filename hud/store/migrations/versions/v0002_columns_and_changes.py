@@ -41,6 +41,9 @@ def upgrade() -> None:
     op.add_column(
         "run", sa.Column("log_url", sa.Text(), nullable=True, comment="of the report, if it is one to follow")
     )
+    op.add_column(
+        "run", sa.Column("profile", sa.Text(), nullable=True, comment="of conformance, as its command line takes it")
+    )
     op.add_column("run", sa.Column("reported", sa.JSON(), nullable=True, comment="counts of the report"))
     _make_tables()
     _carry_reports(connection)
