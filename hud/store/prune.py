@@ -13,6 +13,10 @@ from hud.store.history import ORDER
 from hud.store.tables import branch_commit, change, detail, failure, opening, pull_head, refusal, roster, run, snapshot
 
 _BATCH = 200
+_TELLS = sa.exists().where(change.c.run_id == run.c.id).correlate(run) | sa.exists().where(
+    opening.c.run_id == run.c.id
+).correlate(run)
+"""Whether a stretch of history begins at a run."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,10 @@ def prune(store: Store, before: float) -> Pruned:
             connection.execute(
                 run.update().where(had).values(results="pruned", in_history=False, revision=run.c.revision + 1)
             )
-            named = sa.select(change.c.run_id).where(change.c.run_id == run.c.id).exists()
-            opened = sa.select(opening.c.run_id).where(opening.c.run_id == run.c.id).exists()
-            runs += connection.execute(run.delete().where(run.c.id.in_(batch), ~named, ~opened)).rowcount
+            runs += connection.execute(run.delete().where(run.c.id.in_(batch), ~_TELLS)).rowcount
     with store.write() as connection:
+        # Of runs that an earlier prune had to keep, some have nothing to tell any more.
+        runs += connection.execute(run.delete().where(run.c.results == "pruned", ~_TELLS)).rowcount
         used = sa.exists().where(failure.c.detail_id == detail.c.id)
         details = connection.execute(detail.delete().where(~used)).rowcount
         connection.execute(roster.delete().where(~sa.exists().where(snapshot.c.roster_id == roster.c.id)))
