@@ -178,8 +178,7 @@ def _imported(
 ) -> HudReport:
     if as_sha(sha) is None:
         raise ReportError("--sha", "must be a commit's whole SHA")
-    outcomes = [entry.outcome for _, entry, _ in collected.results()]
-    conclusion = "failure" if any(outcome in FAILING for outcome in outcomes) else "success"
+    conclusion = "failure" if any(outcome in FAILING for outcome in collected.outcomes()) else "success"
     return HudReport.model_validate(
         {
             "trusted": {"verified_repo": repo, "downstream_repo_level": level},

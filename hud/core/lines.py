@@ -327,6 +327,11 @@ class Collector:
         if not self.lines:
             raise LineError("body: there are no results in it")
 
+    def outcomes(self) -> Iterator[Outcome]:
+        """The final outcome of every test."""
+        for seen in self._seen.values():
+            yield seen.outcome() if isinstance(seen, _Attempts) else seen.outcome
+
     def results(self) -> Iterator[tuple[str, Entry, Failure | None]]:
         """Every test once, with its final outcome and, where an attempt failed, the last failing attempt's words.
 
