@@ -159,7 +159,7 @@ def reproduce(page: Any, name: str) -> str:
     if page.profile:
         options = f" --profile {_quoted(page.profile)}"
         if "/" in page.profile or page.profile.startswith("."):
-            lines.append(f"# in a checkout of {visible(page.repo)}")
+            lines.append(f"# in a checkout of {' '.join(str(visible(page.repo)).split())}")
     if name.startswith(_WHEEL_SUITE):
         return "\n".join([*lines, f"conformance run{options} --output out {_quoted(name)}"])
     if page.sha:

@@ -250,6 +250,7 @@ def test_hostile_text_in_every_field_is_shown_as_text(site: Site, text: str) -> 
     }  # fmt: skip
     key = site.report(payload, short, short, status="completed", conclusion="failure", **more)
     kinds = ("file", "class", "test", "op", "dtype", "phase", "message", "trace", "rule", "reason", "issue")
+    kinds += ("expires", "profile")
     fields = dict.fromkeys(kinds, text)
     lines = [{**line("a", "failed"), **fields, "id": text}, {**line("b", "skipped"), **fields, "id": text + "2"}]
     site.report(pushed("b"), "push")
