@@ -44,6 +44,8 @@ def merge(runs: Sequence[FinishedRun]) -> tuple[Accounts, dict[str, Any]]:
             accounts.plan(plan)
             accounts.attempts[name] = run.accounts.attempts[name]
         accounts.issues |= run.accounts.issues
+        accounts.expiries |= run.accounts.expiries
+        accounts.profile = accounts.profile or run.accounts.profile
     if twice:
         more = f" and {len(twice) - SHOWN} more" if len(twice) > SHOWN else ""
         raise AccountsError(f"tests that more than one run has results of: {', '.join(twice[:SHOWN])}{more}")

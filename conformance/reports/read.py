@@ -69,6 +69,8 @@ def read_results(path: Path) -> Accounts:
             name, attempt = _field(row, "id", str), _field(row, "attempt", int)
             parse(name)
             texts = {key: _field(row, key, str) for key in _TEXTS}
+            # Lines of earlier versions do not have these.
+            expires, profile = (_field({key: "", **row}, key, str) for key in ("expires", "profile"))
             result = Attempt(
                 name,
                 _field(row, "outcome", str),
@@ -87,6 +89,9 @@ def read_results(path: Path) -> Accounts:
         accounts.record(result)
         if texts["issue"]:
             accounts.issues[texts["rule"]] = texts["issue"]
+        if expires:
+            accounts.expiries[texts["rule"]] = expires
+        accounts.profile = accounts.profile or profile
     return accounts
 
 
