@@ -39,7 +39,10 @@ class Store:
         if kind == "postgresql":
             self.url = self.url.set(drivername="postgresql+psycopg")
         self.sqlite = kind == "sqlite"
-        options: dict[str, Any] = {} if self.sqlite else {"pool_size": 20, "max_overflow": 20, "pool_pre_ping": True}
+        # A request holds its connection while it waits for a thread. At a limit where threads wait, and those who could
+        # give back wait for threads, everybody stops; a file needs no limit, a database server has one anyway.
+        options: dict[str, Any] = {"max_overflow": -1} if self.sqlite else {"pool_size": 20, "max_overflow": 20}
+        options["pool_pre_ping"] = not self.sqlite
         self.engine = sa.create_engine(self.url, **options)
         self.test_numbers: dict[bytes, int] = {}
         # Threads of this process queue here; SQLite's own lock polls, and would starve one of them under load.
