@@ -54,6 +54,7 @@ class Policy(BaseModel):
         strict: an unexpected pass makes the run fail (C16).
         rerun: how often an unexpected result is tried again (C23).
         files_per_process: test files that share one worker process.
+        require: keys that ``lint`` asks of every rule of the registry (C13).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,6 +67,7 @@ class Policy(BaseModel):
     strict: bool = False
     rerun: int = Field(default=1, ge=0, le=5)
     files_per_process: int = Field(default=1, ge=1)
+    require: tuple[Literal["issue", "owner", "expires", "note"], ...] = ()
 
 
 class Profile(BaseModel):
@@ -176,7 +178,7 @@ def load_profile(name: str | None) -> Profile:
             raise ConformanceError(
                 f"unknown profile {name!r}; there are {', '.join(available())}, or give the path of a profile.yaml"
             )
-    profile = load_yaml(path, Profile)[0]
+    profile = load_yaml(path, Profile)
     profile._folder = path.parent.resolve()
     for kind in ("registry", "capabilities"):
         value = getattr(profile, kind)

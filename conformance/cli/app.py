@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import traceback
 
@@ -20,8 +21,24 @@ app = typer.Typer(
 )
 
 
+COMMANDS = (
+    "inventory", "plan", "run", "explain", "lint", "lint-labels", "fetch",
+)  # fmt: skip
+"""In the order of ``--help``; each is a module of this package."""
+
 KEYBOARD = 130
 """What typer makes of Ctrl-C inside a command: a shell's number for SIGINT, not one of our codes."""
+
+
+@app.callback()
+def _commands() -> None:
+    """Keeps the name of a command necessary where only one is loaded."""
+
+
+def load_commands(wanted: str = "") -> None:
+    """Imports the module of one command, or all where ``wanted`` is none: the quick ones stay quick."""
+    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
+        importlib.import_module(f"conformance.cli.{name.replace('-', '_').replace('import', 'import_')}")
 
 
 def main() -> None:
@@ -31,8 +48,7 @@ def main() -> None:
     program, nor a disk that is full, nor a reader of the output that has gone.
     """
     try:
-        from conformance.cli import diff, fetch, inventory, merge, plan, report, run  # noqa: F401
-
+        load_commands(sys.argv[1] if len(sys.argv) > 1 else "")
         # Without standalone mode click returns the code of typer.Exit instead of raising it.
         code = app(standalone_mode=False)
     except ConformanceError as error:

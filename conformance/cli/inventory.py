@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from conformance.cli.app import app
 from conformance.cli.options import JsonOption
@@ -54,25 +52,14 @@ def inventory(
         json.dump({**summary, **({"class_rows": rows} if classes else {})}, sys.stdout, indent=2)
         typer.echo()
         raise typer.Exit(Exit.AS_EXPECTED)
-    console = Console(highlight=False)
-    console.print(
+    typer.echo(
         f"{found.root} ({found.version or 'unknown version'}): {summary['files']} files, {summary['classes']} classes, "
-        f"{summary['tests']} tests" + (" (cached)" if found.cached else ""),
-        soft_wrap=True,
+        f"{summary['tests']} tests" + (" (cached)" if found.cached else f" ({found.scanned} files scanned)")
     )
-    table = Table("label", "classes")
     for label, count in summary["labels"].items():
-        table.add_row(label, str(count))
-    console.print(table)
+        typer.echo(f"{count:>8}  {label}")
     for error in summary["errors"]:
-        console.print(f"{error['file']}: {error['error']}", style="red", soft_wrap=True)
+        typer.secho(f"{error['file']}: {error['error']}", fg=typer.colors.RED)
     for item in rows:
-        console.print(
-            f"{item['class']}: {item['label']}"
-            + (
-                ""
-                if item["label_from"]
-                else f" → {item['inferred']} ({item['confidence']:.2f}: {'; '.join(item['evidence'])})"
-            ),
-            soft_wrap=True,
-        )
+        guess_text = f" → {item['inferred']} ({item['confidence']:.2f}: {'; '.join(item['evidence'])})"
+        typer.echo(f"{item['class']}: {item['label']}" + ("" if item["label_from"] else guess_text))

@@ -11,8 +11,9 @@ import typer
 
 from conformance.cli import options as o
 from conformance.cli.app import app
+from conformance.cli.request import build_request
 from conformance.errors import Exit
-from conformance.inventory.tree import cache_root
+from conformance.paths import cache_root
 from conformance.runner.run import Session, plan_rows
 from conformance.runner.scratch import scratch
 
@@ -37,7 +38,7 @@ def plan(
 
     The files are imported, because upstream makes its tests at import.
     """
-    request = o.build_request(
+    request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
         keyword=keyword, changed=changed, shard=shard, jobs=jobs, timeout=None, targets=targets, collect_only=True,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import typer
 from conformance.cli import options as o
 from conformance.cli.app import app
 from conformance.cli.publish import publish, verdict
+from conformance.cli.request import build_request
 from conformance.errors import Exit
 from conformance.runner.mirror import remove
 from conformance.runner.run import STATE, Outcome, Session, absolute_output, prepare_output
@@ -62,7 +63,7 @@ def run(
     Exit codes: 0 as expected, 1 unexpected results, 2 usage, configuration or a backend that does not work, 3 nothing
     selected, interrupted, or accounts that do not balance.
     """
-    request = o.build_request(
+    request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
         keyword=keyword, changed=changed, shard=shard, jobs=jobs, timeout=timeout, targets=targets, strict=strict,
     )  # fmt: skip

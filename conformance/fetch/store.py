@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.errors import ConformanceError
-from conformance.inventory.tree import cache_root
+from conformance.paths import cache_root
 
 MARK = "fetched.json"
 

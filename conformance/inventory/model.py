@@ -85,6 +85,7 @@ class FileRow:
             is empty.
         imports: absolute dotted module names that the file imports anywhere, with the imported names appended for
             ``from a import b`` (``a.b``), because ``b`` may be a module.
+        generates: it has calls that can add tests or classes at import, which no static scan sees.
         names: local name → dotted origin for imports at module level; classes are resolved through it.
     """
 
@@ -97,6 +98,7 @@ class FileRow:
     classes: list[ClassRow] = field(default_factory=list)
     functions: list[MethodRow] = field(default_factory=list)
     instantiations: list[Instantiation] = field(default_factory=list)
+    generates: bool = False
 
     @property
     def is_test_file(self) -> bool:
@@ -118,7 +120,8 @@ class Inventory:
         identity: hash over every file's path, size and time; two scans with one identity saw the same tree.
         version: the checkout's ``version.txt`` (and commit where ``.git`` tells it), ``""`` unknown.
         files: by path.
-        cached: whether no file had to be read.
+        cached: whether no file had to be scanned.
+        scanned: how many were.
     """
 
     root: str
@@ -126,6 +129,7 @@ class Inventory:
     version: str
     files: dict[str, FileRow]
     cached: bool = False
+    scanned: int = 0
 
     @property
     def test_files(self) -> list[FileRow]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import tokenize
 import warnings
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 from conformance.inventory.model import ClassRow, FileRow, Instantiation, MethodRow
@@ -17,6 +19,9 @@ _DEVICE_TYPES = "cuda|mps|xpu|hpu|mtia|cpu|meta"
 _DEVICE_TEXT = re.compile(
     rf"""["'](?P<literal>{_DEVICE_TYPES})(?::\d+)?["']|\.(?P<call>cuda|xpu|cpu)\(|torch\.(?P<module>cuda|mps|xpu)\."""
 )
+_GENERATES = re.compile(r"\bsetattr\(|\btype\([^()]*,|\bcopy_tests\(|\bglobals\(\)\[|\bmake_\w*cls\w*\(")
+"""Calls by which upstream's files add tests and classes while they are imported."""
+
 _CLASSIFICATION = "hw_classification"
 
 
@@ -45,9 +50,13 @@ def _strings(node: ast.expr | None) -> list[str] | None:
 
 
 class _Scanner:
-    def __init__(self, row: FileRow, lines: list[str]) -> None:
+    def __init__(self, row: FileRow, text: str) -> None:
         self.row = row
-        self.lines = lines
+        row.generates = _GENERATES.search(text) is not None
+        starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        found = list(_DEVICE_TEXT.finditer(text))
+        self.device_lines = [bisect_right(starts, match.start()) for match in found]
+        self.devices = [match["literal"] or match["call"] or match["module"] for match in found]
         self.package = row.path.rsplit("/", 1)[0].split("/") if "/" in row.path else []
 
     def module(self, tree: ast.Module) -> None:
@@ -92,8 +101,8 @@ class _Scanner:
     def _method(self, node: ast.FunctionDef | ast.AsyncFunctionDef, conditional: bool) -> MethodRow:
         arguments = node.args
         names = {arg.arg for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-        text = "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
-        devices = {m["literal"] or m["call"] or m["module"] for m in _DEVICE_TEXT.finditer(text)}
+        first = bisect_left(self.device_lines, node.lineno)
+        devices = set(self.devices[first : bisect_right(self.device_lines, node.end_lineno or node.lineno)])
         row = MethodRow(node.name, node.lineno, bool(names & {"device", "devices"}), conditional=conditional)
         row.devices = sorted(devices)
         for item in node.decorator_list:
@@ -163,6 +172,43 @@ class _Scanner:
             )
 
 
+def scan_source(row: FileRow, content: bytes) -> None:
+    """Fills a row from what its file holds.
+
+    Args:
+        row: with path, size and time.
+        content: of the file; what is not valid Python leaves ``error`` and nothing else.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = io.TextIOWrapper(io.BytesIO(content), encoding).read()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+            _Scanner(row, text).module(tree)
+    except UnicodeDecodeError as error:
+        row.error = f"not {error.encoding.upper()} at byte {error.start}"
+    except SyntaxError as error:
+        # Without a line it is tokenize's: the first two lines are not what the file, or PEP 263, says they are.
+        row.error = (
+            f"line {error.lineno}: {error.msg}" if error.lineno else "not UTF-8, and no encoding declaration fits"
+        )
+    except (ValueError, RecursionError, MemoryError) as error:
+        row.error = f"{type(error).__name__}: {error}"
+
+
+def read_content(row: FileRow, root: Path) -> bytes | None:
+    """What the file holds; ``None``, with ``error`` in the row, where it cannot be read or is too large."""
+    if row.size > MAX_BYTES:
+        row.error = f"{row.size} bytes; files over {MAX_BYTES} bytes are not read"
+        return None
+    try:
+        return (root / row.path).read_bytes()
+    except OSError as error:
+        row.error = f"{type(error).__name__}: {error}"
+        return None
+
+
 def scan_file(root: Path, path: str, size: int, mtime_ns: int) -> FileRow:
     """Reads one file.
 
@@ -175,23 +221,7 @@ def scan_file(root: Path, path: str, size: int, mtime_ns: int) -> FileRow:
         A row; a file that is not valid Python gives one with ``error`` set and nothing else.
     """
     row = FileRow(path, size, mtime_ns)
-    if size > MAX_BYTES:
-        row.error = f"{size} bytes; files over {MAX_BYTES} bytes are not read"
-        return row
-    try:
-        with tokenize.open(root / path) as stream:
-            text = stream.read()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-            _Scanner(row, text.split("\n")).module(tree)
-    except UnicodeDecodeError as error:
-        row.error = f"not {error.encoding.upper()} at byte {error.start}"
-    except SyntaxError as error:
-        # Without a line it is tokenize's: the first two lines are not what the file, or PEP 263, says they are.
-        row.error = (
-            f"line {error.lineno}: {error.msg}" if error.lineno else "not UTF-8, and no encoding declaration fits"
-        )
-    except (ValueError, RecursionError, MemoryError, OSError) as error:
-        row.error = f"{type(error).__name__}: {error}"
+    content = read_content(row, root)
+    if content is not None:
+        scan_source(row, content)
     return row

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
-import pickle
 import signal
-import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-import platformdirs
-
 from conformance.errors import ConformanceError
+from conformance.inventory.cache import RowStore, TreeCache, content_key
 from conformance.inventory.model import UNCLASSIFIED, ClassRow, FileRow, Inventory
-from conformance.inventory.scan import scan_file
+from conformance.inventory.scan import read_content, scan_file
+from conformance.memory import without_cycle_collection
+from conformance.paths import cache_root
 
-FORMAT = 1
-"""Raised whenever a row's meaning changes; older cache files are then ignored."""
+Entry = tuple[str, int, int]
+"""Path from the checkout's root, size, modification time in nanoseconds."""
 
 CHUNK = 24
+"""Files that a process is given at a time."""
 
 
-def cache_root() -> Path:
-    """Where everything that can be made again is kept (``CONFORMANCE_CACHE_DIR`` moves it)."""
-    return Path(os.environ.get("CONFORMANCE_CACHE_DIR") or platformdirs.user_cache_dir("spyre-conformance"))
-
-
-def _entries(root: Path) -> Iterator[tuple[str, int, int]]:
+def _entries(root: Path) -> Iterator[Entry]:
     stack = [root / "test"]
     while stack:
         with os.scandir(stack.pop()) as entries:
@@ -43,7 +38,14 @@ def _entries(root: Path) -> Iterator[tuple[str, int, int]]:
                     yield Path(entry.path).relative_to(root).as_posix(), stat.st_size, stat.st_mtime_ns
 
 
-def _scan_chunk(root: Path, entries: list[tuple[str, int, int]]) -> list[FileRow]:
+def _start_process() -> None:
+    """Of a scanning process: a parse makes a million objects that live shortly and in no cycle."""
+    # Ctrl-C reaches every process of the terminal; the parent alone speaks of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()
+
+
+def _scan_chunk(root: Path, entries: list[Entry]) -> list[FileRow]:
     return [scan_file(root, *entry) for entry in entries]
 
 
@@ -78,7 +80,8 @@ def load_inventory(root: Path, *, jobs: int | None = None, use_cache: bool = Tru
     Args:
         root: a PyTorch checkout or unpacked source.
         jobs: processes; by default the number of usable cores.
-        use_cache: reuse rows of files whose path, size and modification time are those of the last scan.
+        use_cache: reuse rows of files whose path, size and modification time are those of the last scan, or whose
+            content any scan has seen.
 
     Raises:
         ConformanceError: ``root`` has no ``test`` folder.
@@ -89,56 +92,69 @@ def load_inventory(root: Path, *, jobs: int | None = None, use_cache: bool = Tru
             f"{root} is not a PyTorch checkout: it has no folder 'test'. `conformance fetch` brings one."
         )
     entries = sorted(_entries(root))
-    identity = hashlib.sha256(repr((FORMAT, sys.version_info[:2], entries)).encode()).hexdigest()[:32]
-    path = cache_root() / "inventory" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:24]}.pickle"
-    known = _read_cache(path) if use_cache else {}
-    todo = [e for e in entries if not ((row := known.get(e[0])) and (row.size, row.mtime_ns) == e[1:])]
-    rows = {entry[0]: known[entry[0]] for entry in entries if entry[0] in known}
-    if todo:
-        rows |= {row.path: row for row in _scan(root, todo, jobs or len(os.sched_getaffinity(0)))}
-    inventory = Inventory(str(root), identity, tree_version(root), dict(sorted(rows.items())), cached=not todo)
-    if todo or len(known) != len(rows):
-        _resolve(inventory)
-        if use_cache:
-            _write_cache(path, inventory.files)
+    identity = hashlib.sha256(repr(entries).encode()).hexdigest()[:32]
+    folder = cache_root() / "inventory"
+    picture = TreeCache(folder, root)
+    with without_cycle_collection():
+        known = picture.read() if use_cache else {}
+        rows = {e[0]: row for e in entries if (row := known.get(e[0])) and (row.size, row.mtime_ns) == e[1:]}
+        todo = [entry for entry in entries if entry[0] not in rows]
+        scanned = 0
+        if todo:
+            fresh, scanned = _fresh(root, todo, jobs or len(os.sched_getaffinity(0)), RowStore(folder), use_cache)
+            rows |= fresh
+        inventory = Inventory(
+            str(root), identity, tree_version(root), dict(sorted(rows.items())), cached=not scanned, scanned=scanned
+        )
+        if todo or len(known) != len(rows):
+            resolve(inventory)
+            if use_cache:
+                picture.write(inventory.files.values())
     return inventory
 
 
-def _scan(root: Path, entries: list[tuple[str, int, int]], jobs: int) -> list[FileRow]:
+def _fresh(
+    root: Path, entries: list[Entry], jobs: int, store: RowStore, use_cache: bool
+) -> tuple[dict[str, FileRow], int]:
+    """Rows of files that are new or touched, from the store where their content has been seen.
+
+    Returns:
+        Rows by path, and how many files were scanned.
+    """
+    if not use_cache:
+        return {row.path: row for row in _scan(root, entries, jobs)}, len(entries)
+    keys = {}
+    for entry in entries:
+        content = read_content(FileRow(*entry), root)
+        if content is not None:
+            keys[entry[0]] = content_key(entry[0], content)
+    stored = store.get(keys.values())
+    rows = {}
+    for path, size, mtime_ns in entries:
+        if row := stored.get(keys.get(path, "")):
+            row.size, row.mtime_ns = size, mtime_ns
+            rows[path] = row
+    todo = [entry for entry in entries if entry[0] not in rows]
+    if todo:
+        scanned = {row.path: row for row in _scan(root, todo, jobs)}
+        store.put({keys[path]: row for path, row in scanned.items() if path in keys})
+        rows |= scanned
+    return rows, len(todo)
+
+
+def _scan(root: Path, entries: list[Entry], jobs: int) -> list[FileRow]:
     # Largest first, dealt round-robin, so that the last chunk to finish is a small one.
     ordered = sorted(entries, key=lambda entry: -entry[1])
     chunks = [ordered[i :: max(1, len(ordered) // CHUNK)] for i in range(max(1, len(ordered) // CHUNK))]
     if jobs < 2 or len(chunks) < 2:
         return [row for chunk in chunks for row in _scan_chunk(root, chunk)]
-    # Ctrl-C reaches every process of the terminal; the parent alone speaks of it.
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=signal.signal, initargs=ignore) as pool:
+    with ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=_start_process) as pool:
         futures = [pool.submit(_scan_chunk, root, chunk) for chunk in chunks]
         try:
             return [row for future in futures for row in future.result()]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _read_cache(path: Path) -> dict[str, FileRow]:
-    """The cache lies in the user's own cache folder, written by this module only; anything unreadable is no cache."""
-    try:
-        with path.open("rb") as stream:
-            header, rows = pickle.load(stream)
-    except Exception:
-        return {}
-    return rows if header == (FORMAT, sys.version_info[:2]) else {}
-
-
-def _write_cache(path: Path, rows: dict[str, FileRow]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as stream:
-            pickle.dump(((FORMAT, sys.version_info[:2]), rows), stream, protocol=5)
-        Path(stream.name).replace(path)
-    except OSError:
-        return  # A full or read-only cache folder costs time, not truth.
 
 
 def module_index(files: dict[str, FileRow]) -> dict[str, str]:
@@ -161,7 +177,7 @@ def resolve_module(name: str, importer: str, index: dict[str, str]) -> str | Non
     return index.get(f"{folder}.{name}") or index.get(name)
 
 
-def _resolve(inventory: Inventory) -> None:
+def resolve(inventory: Inventory) -> None:
     """Fills label, MRO and external bases of every class; cycles of imports and bases end at the second visit."""
     index = module_index(inventory.files)
     classes = {(path, cls.name): cls for path, row in inventory.files.items() for cls in row.classes}

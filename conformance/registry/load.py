@@ -6,87 +6,76 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from conformance.errors import ConformanceError
+from conformance.memory import without_cycle_collection
+from conformance.near import near
+from conformance.registry.document import Document, read_document
 from conformance.registry.model import Capabilities, RegistryFile, Rule
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def _position(document: Any, location: tuple[int | str, ...]) -> tuple[int, int]:
-    """Line and column (from 1) of the deepest part of ``location`` that the document has."""
-    line, column = 0, 0
-    node = document
-    for part in location:
-        marks = getattr(node, "lc", None)
-        if marks is None:
-            break
-        try:
-            if isinstance(part, int):
-                line, column = marks.item(part)
-            else:
-                line, column = marks.key(part)
-            node = node[part]
-        except (KeyError, IndexError, TypeError):
-            break
-    return line + 1, column + 1
+def _keys(model: type[BaseModel]) -> set[str]:
+    """Every key that a file of this model can have at some depth."""
+    schema = model.model_json_schema()
+    parts = [schema, *schema.get("$defs", {}).values()]
+    return {name for part in parts for name in part.get("properties", {})}
 
 
-def _message(error: Any) -> str:
+def _message(error: Any, model: type[BaseModel]) -> str:
     if error["type"] == "extra_forbidden":
-        return "unknown key"
+        return "unknown key" + near(str(error["loc"][-1]), _keys(model))
     if error["type"] == "missing":
         return "is missing"
     text = str(error["msg"]).removeprefix("Value error, ")
-    return text[:1].lower() + text[1:]
+    text = text[:1].lower() + text[1:]
+    if error["type"] in ("enum", "literal_error"):
+        text += f", not {error['input']!r}" + near(str(error["input"]), str(error["ctx"]["expected"]).split("'")[1::2])
+    return text
 
 
-def load_yaml(path: Path, model: type[Model]) -> tuple[Model, Any]:
-    """Reads and validates one file.
-
-    Returns:
-        The model and the YAML document with its positions.
+def validate(document: Document, model: type[Model]) -> Model:
+    """Checks a document against a model.
 
     Raises:
         ConformanceError: with one line ``file:line:column: field: what`` per problem.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConformanceError(f"{path}: cannot be read: {error}") from error
-    try:
-        document = YAML(typ="rt").load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConformanceError(
-            f"{where}: not YAML: {' '.join(str(error.problem or error.context or error).split())}"
-        ) from error
-    except (YAMLError, ValueError, TypeError, RecursionError) as error:
-        # ruamel passes on what Python says of an impossible date or of endless nesting.
-        raise ConformanceError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    try:
-        return model.model_validate(document if document is not None else {}), document
+        with without_cycle_collection():
+            return model.model_validate(document.value if document.value is not None else {})
     except ValidationError as error:
         lines = []
         for item in error.errors():
-            line, column = _position(document, item["loc"])
+            line, column = document.position(item["loc"])
             field = ".".join(str(part) for part in item["loc"])
-            lines.append(f"{path}:{line}:{column}: {field + ': ' if field else ''}{_message(item)}")
+            lines.append(f"{document.path}:{line}:{column}: {field + ': ' if field else ''}{_message(item, model)}")
         raise ConformanceError("\n".join(lines)) from error
+
+
+def load_yaml(path: Path, model: type[Model]) -> Model:
+    """Reads and validates one file.
+
+    Raises:
+        ConformanceError: with one line ``file:line:column: field: what`` per problem.
+    """
+    return validate(read_document(path), model)
+
+
+def load_registry(path: Path) -> tuple[list[Rule], Document]:
+    """Rules of a registry file, each knowing its line, and the document for the place of every key."""
+    document = read_document(path)
+    rules = validate(document, RegistryFile).rules
+    for rule, line in zip(rules, document.lines("rules"), strict=True):
+        rule._where = f"{path.name}:{line}"
+    return rules, document
 
 
 def load_rules(path: Path) -> list[Rule]:
     """Rules of a registry file, each knowing its line."""
-    registry, document = load_yaml(path, RegistryFile)
-    for number, rule in enumerate(registry.rules):
-        line, _ = _position(document, ("rules", number))
-        rule._where = f"{path.name}:{line}"
-    return registry.rules
+    return load_registry(path)[0]
 
 
 def load_capabilities(path: Path) -> Capabilities:
     """A capabilities file."""
-    return load_yaml(path, Capabilities)[0]
+    return load_yaml(path, Capabilities)

@@ -7,55 +7,107 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import translate
+from functools import lru_cache
 
 from conformance.ids import TestId
 from conformance.registry.model import Action, Capabilities, FeatureSelector, Rule
 
-_PARTS = ("file", "cls", "test", "op", "dtype", "other")
-_WEIGHTS = {"file": 1, "cls": 4, "test": 16, "op": 32, "dtype": 8, "other": 8}
+WEIGHTS = {"file": 1, "cls": 4, "test": 16, "op": 32, "dtype": 8, "other": 8}
 """A rule's weight is the sum over its selectors, a glob counts half: operator × test beats operator, beats test,
 beats class, beats file; a dtype refines any of them."""
 
+_WRITTEN = ("file", "cls", "test")
+"""Parts that all variants of a written test share; what they exclude is excluded once."""
 
-def _is_glob(pattern: str) -> bool:
-    return any(char in pattern for char in "*?[")
+Predicate = Callable[[str], bool]
 
 
-def _matcher(part: str, patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    exact = frozenset(pattern for pattern in patterns if not _is_glob(pattern))
+_GLOB = re.compile(r"[*?\[]").search
+
+
+def is_glob(pattern: str) -> bool:
+    """Whether a selector's word is a pattern of ``fnmatch`` and not a name."""
+    return _GLOB(pattern) is not None
+
+
+@lru_cache(maxsize=4096)
+def _pattern(glob: str) -> Callable[[str], object]:
+    return re.compile(translate(glob)).match
+
+
+def matcher(part: str, patterns: tuple[str, ...]) -> Predicate:
+    """Whether a part of a test's id is one of some names or fits one of some globs.
+
+    Args:
+        part: ``file``, ``cls``, ``test``, ``op``, ``dtype`` or ``other``.
+        patterns: as in a rule. People name upstream's files from ``test/`` or from the checkout's root. Of several
+            dtypes one is enough: a test over ``float32,complex64`` needs complex64.
+    """
+    names = [pattern for pattern in patterns if _GLOB(pattern) is None]
+    globs = [_pattern(pattern) for pattern in patterns if _GLOB(pattern)] if len(names) < len(patterns) else []
     if part == "file":
-        # People name upstream's files from test/ or from the checkout's root.
-        exact |= frozenset(f"test/{name}" for name in exact)
-        patterns += tuple(f"test/{pattern}" for pattern in patterns if _is_glob(pattern))
-    globs = [re.compile(translate(pattern)).match for pattern in patterns if _is_glob(pattern)]
-    return lambda value: value in exact or any(match(value) is not None for match in globs)
+        names += [f"test/{name}" for name in names]
+        globs += [_pattern(f"test/{pattern}") for pattern in patterns if _GLOB(pattern)]
+    exact = frozenset(names)
+    if not globs and part != "dtype":
+        return exact.__contains__
 
+    def one(value: str) -> bool:
+        return value in exact or any(match(value) is not None for match in globs)
 
-def _dtype_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """One of several dtypes is enough: a test over ``float32,complex64`` needs complex64."""
-    matches = _matcher("dtype", patterns)
-    return lambda value: matches(value) or any(matches(part) for part in value.split(",") if part)
+    if part != "dtype":
+        return one
+    return lambda value: one(value) or ("," in value and any(one(item) for item in value.split(",")))
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    weight: float
-    tests: tuple[tuple[str, Callable[[str], bool]], ...]
+    """Selectors of a rule or feature, divided into what all variants of a written test share and the rest."""
 
-    def matches(self, test: TestId) -> bool:
-        return all(matches(getattr(test, part)) for part, matches in self.tests)
+    weight: float
+    written: tuple[tuple[str, Predicate], ...]
+    variant: tuple[tuple[str, Predicate], ...]
+    ops: tuple[str, ...] | None
+
+    def matches_written(self, test: TestId) -> bool:
+        return all(matches(getattr(test, part)) for part, matches in self.written)
+
+    def matches_variant(self, test: TestId) -> bool:
+        return all(matches(getattr(test, part)) for part, matches in self.variant)
 
 
 def _compile(rule: Rule | FeatureSelector) -> _Compiled:
     weight = 0.0
-    tests = []
-    for part in _PARTS:
+    written, variant = [], []
+    ops = None
+    for part, points in WEIGHTS.items():
         patterns: tuple[str, ...] | None = getattr(rule, part, None)
         if patterns is None:
             continue
-        weight += _WEIGHTS[part] * (0.5 if any(_is_glob(pattern) for pattern in patterns) else 1.0)
-        tests.append((part, _dtype_matcher(patterns) if part == "dtype" else _matcher(part, patterns)))
-    return _Compiled(weight, tuple(tests))
+        globs = any(map(_GLOB, patterns))
+        weight += points * (0.5 if globs else 1.0)
+        if part in _WRITTEN:
+            written.append((part, matcher(part, patterns)))
+        elif part == "op" and not globs:
+            ops = patterns
+        else:
+            variant.append((part, matcher(part, patterns)))
+    return _Compiled(weight, tuple(written), tuple(variant), ops)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rules that can match variants of one written test.
+
+    Attributes:
+        by_op: those that name operators.
+        rest: all others.
+        fixed: the answer for every variant, where no rule looks at more than the written test.
+    """
+
+    by_op: dict[str, list[int]]
+    rest: list[int]
+    fixed: tuple[Rule, ...] | None
 
 
 class Registry:
@@ -83,39 +135,61 @@ class Registry:
             for rule in self.rules
         ]
         self._by_test: dict[str, list[int]] = defaultdict(list)
-        self._by_op: dict[str, list[int]] = defaultdict(list)
         self._by_class: dict[str, list[int]] = defaultdict(list)
         self._rest: list[int] = []
         for number, rule in enumerate(self.rules):
-            for index, patterns in ((self._by_test, rule.test), (self._by_op, rule.op), (self._by_class, rule.cls)):
-                if patterns is not None and not any(_is_glob(pattern) for pattern in patterns):
+            for index, patterns in ((self._by_test, rule.test), (self._by_class, rule.cls)):
+                if patterns is not None and not any(map(is_glob, patterns)):
                     for pattern in patterns:
                         index[pattern].append(number)
                     break
             else:
                 self._rest.append(number)
+        self._groups: dict[tuple[str, str, str], _Group] = {}
+
+    def _group(self, test: TestId) -> _Group:
+        key = (test.file, test.cls, test.test)
+        if key in self._groups:
+            return self._groups[key]
+        candidates = (*self._by_test.get(test.test, ()), *self._by_class.get(test.cls, ()), *self._rest)
+        numbers = [number for number in dict.fromkeys(candidates) if self._own[number].matches_written(test)]
+        group = _Group(defaultdict(list), [], None)
+        varies = False
+        for number in numbers:
+            own = self._own[number]
+            varies = varies or bool(own.variant) or self.rules[number].feature is not None
+            if own.ops is None:
+                group.rest.append(number)
+            else:
+                for op in own.ops:
+                    group.by_op[op].append(number)
+        if not varies and not group.by_op:
+            group.fixed = self._sorted(group.rest)
+        self._groups[key] = group
+        return group
+
+    def _sorted(self, numbers: list[int]) -> tuple[Rule, ...]:
+        return tuple(self.rules[n] for n in sorted(numbers, key=lambda n: (-self._own[n].weight, n)))
 
     def _matches(self, number: int, test: TestId) -> bool:
-        features = self._features[number]
-        if self.rules[number].feature is not None and not any(item.matches(test) for item in features or ()):
+        if self.rules[number].feature is not None and not any(
+            item.matches_written(test) and item.matches_variant(test) and (item.ops is None or test.op in item.ops)
+            for item in self._features[number] or ()
+        ):
             return False
-        return self._own[number].matches(test)
-
-    def weight(self, rule: Rule) -> float:
-        """Specificity; the higher one wins."""
-        return self._own[self.rules.index(rule)].weight
+        return self._own[number].matches_variant(test)
 
     def matching(self, test: TestId) -> tuple[Rule, ...]:
         """Every rule that matches, most specific first; equal ones in the order of the files."""
-        candidates = (
-            *self._by_test.get(test.test, ()),
-            *self._by_op.get(test.op, ()),
-            *self._by_class.get(test.cls, ()),
-            *self._rest,
-        )
-        found = [number for number in dict.fromkeys(candidates) if self._matches(number, test)]
-        found.sort(key=lambda number: (-self._own[number].weight, number))
-        return tuple(self.rules[number] for number in found)
+        group = self._group(test)
+        if group.fixed is not None:
+            return group.fixed
+        numbers = group.rest + group.by_op[test.op] if test.op in group.by_op else group.rest
+        return self._sorted([number for number in numbers if self._matches(number, test)])
+
+    def weight(self, rule: Rule) -> float:
+        """Specificity; the higher one wins."""
+        return _compile(rule).weight
 
     @staticmethod
     def deadline_factor(rules: Iterable[Rule]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import date
 from enum import Enum
+from functools import lru_cache
 from typing import Annotated, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -13,8 +14,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 
 class Action(str, Enum):
-    """What a rule does. ``slow`` and ``tolerance`` add to the verdict of other rules, the rest are the verdict."""
+    """What a rule does. ``slow`` and ``tolerance`` add to the verdict of other rules, the rest are the verdict.
 
+    ``run`` takes tests out of a wider rule: they are expected to pass.
+    """
+
+    RUN = "run"
     SKIP = "skip"
     XFAIL = "xfail"
     QUARANTINE = "quarantine"
@@ -39,6 +44,8 @@ class Reason(str, Enum):
     HANG = "hang"
     FLAKY = "flaky"
     SLOW = "slow"
+    UNTRIAGED = "untriaged"
+    SUPPORTED = "supported"
 
 
 def _as_tuple(value: Any) -> Any:
@@ -131,7 +138,8 @@ class Rule(BaseModel):
     Attributes:
         feature: name of a feature in the profile's capabilities; stands for that feature's selectors.
         file, class, test, op, dtype, other: parts of the test's id.
-        reason: from the taxonomy; ``note`` says it in words.
+        reason: from the taxonomy; ``note`` says it in words. ``supported`` belongs to ``run``, ``untriaged`` to rules
+            that were imported and that nobody has looked at.
         signature: needed by ``xfail``.
         factor: of ``slow``: multiplies the test's deadline.
     """
@@ -173,6 +181,11 @@ class Rule(BaseModel):
         return self
 
     @property
+    def line(self) -> int:
+        """Line of the rule in its file, 0 unknown."""
+        return int(self._where.rpartition(":")[2] or 0)
+
+    @property
     def where(self) -> str:
         """``file:line`` of the rule."""
         return self._where
@@ -189,20 +202,34 @@ class Rule(BaseModel):
 
     def applies(self, *, torch: str, upstream: str, platform: str, devices: int, today: date) -> bool:
         """Whether conditions and expiry let the rule count (C13). An unknown version satisfies no range."""
+        return not self.idle(torch=torch, upstream=upstream, platform=platform, devices=devices, today=today)
+
+    def idle(self, *, torch: str, upstream: str, platform: str, devices: int, today: date) -> str:
+        """Why the rule does not count, ``""`` where it does.
+
+        Args:
+            torch, upstream: versions of the installed torch and of the checkout, ``""`` unknown.
+            platform: ``sys.platform``.
+            devices: how many the backend has.
+            today: rules end with the day that they expire on.
+        """
+        when = self.when or When()
         if self.expires is not None and today > self.expires:
-            return False
-        if self.when is None:
-            return True
-        when = self.when
-        return (
-            _in_range(when.torch, torch)
-            and _in_range(when.upstream, upstream)
-            and (when.platform is None or when.platform == platform)
-            and (when.min_devices is None or devices >= when.min_devices)
-            and (when.max_devices is None or devices <= when.max_devices)
-        )
+            return f"expired on {self.expires}"
+        if not _in_range(when.torch, torch):
+            return f"torch {torch or 'of unknown version'} is not {when.torch}"
+        if not _in_range(when.upstream, upstream):
+            return f"the checkout's version {upstream or '(unknown)'} is not {when.upstream}"
+        if when.platform is not None and when.platform != platform:
+            return f"the platform is {platform}, not {when.platform}"
+        if when.min_devices is not None and devices < when.min_devices:
+            return f"{devices} devices are fewer than {when.min_devices}"
+        if when.max_devices is not None and devices > when.max_devices:
+            return f"{devices} devices are more than {when.max_devices}"
+        return ""
 
 
+@lru_cache(maxsize=1024)
 def _in_range(specifier: str | None, version: str) -> bool:
     if specifier is None:
         return True

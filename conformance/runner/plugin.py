@@ -18,9 +18,9 @@ from conformance.inventory.model import UNCLASSIFIED, ClassRow, FileRow, Invento
 from conformance.registry.match import Registry
 from conformance.runner.identity import generic_class, identify
 from conformance.runner.journal import JournalWriter
-from conformance.runner.spec import Target, WorkerSpec, bucket
-from conformance.selection.decide import Candidate, Decision, decide, restrictions_for
-from conformance.selection.infer import Inference, infer
+from conformance.runner.spec import WorkerSpec, bucket
+from conformance.selection.decide import Candidate, Decision, decide, excluded_by, restrictions_for
+from conformance.selection.infer import Inference, all_tests, infer
 from conformance.selection.labels import canonical
 
 MESSAGE_LIMIT = 4_000
@@ -56,6 +56,7 @@ class WorkerPlugin:
         self.decisions: dict[pytest.Item, tuple[TestId, Decision]] = {}
         self._names: dict[pytest.Item, TestId] = {}
         self._seen: dict[TestId, int] = {}
+        self._unreadable: set[str] = set()
         self._classes: dict[type, tuple[str, Inference | None, str]] = {}
         self._reports: list[dict[str, Any]] = []
         self._fallbacks = self._counter(spec.setup.fallbacks)
@@ -101,6 +102,7 @@ class WorkerPlugin:
         path = name if name.startswith(root.prefix) else root.prefix + name
         text = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
         last = next((line for line in reversed(text.splitlines()) if line.strip()), text)
+        self._unreadable.add(path)
         self.journal.write(
             "file",
             id=str(TestId(path, inner.replace("::", "."))),
@@ -166,19 +168,23 @@ class WorkerPlugin:
             return ()
         return restrictions_for(method.decorators, self.spec.setup.device)
 
-    def _wanted(self, test: TestId, target: Target | None, item: pytest.Item) -> bool:
-        """Whether the unit was asked for this test; what is another unit's or nobody's is not counted here."""
+    def _wanted(self, test: TestId, spellings: tuple[str, ...], variant: str) -> bool:
+        """Whether the unit was asked for this test; what is another unit's or nobody's is not counted here.
+
+        Args:
+            spellings: by which the test can be asked for, besides its id and its written name.
+            variant: name of the class that upstream made.
+        """
+        target = self.targets.get(test.file)
+        text = str(test)
         if target is None:
             return False
         if self.spec.unit.only is not None:
-            return str(test) in self.spec.unit.only
-        if not target.low <= bucket(str(test)) < target.high:
+            return text in self.spec.unit.only
+        if not target.low <= bucket(text) < target.high:
             return False
-        attribute = getattr(item, "originalname", None) or item.name
-        variant = getattr(getattr(item, "cls", None), "__name__", "")
-        text = str(test)
         return not target.names or any(
-            (not cls or cls in (test.cls, variant)) and (not name or name in (test.test, attribute, item.name, text))
+            (not cls or cls in (test.cls, variant)) and (not name or name in (test.test, text, *spellings))
             for cls, name in target.names
         )
 
@@ -192,7 +198,8 @@ class WorkerPlugin:
             The decision, ``None`` when the test is not this unit's or has a result.
         """
         test = self._name(item)
-        if not self._wanted(test, self.targets.get(test.file), item):
+        attribute = getattr(item, "originalname", None) or item.name
+        if not self._wanted(test, (attribute, item.name), getattr(getattr(item, "cls", None), "__name__", "")):
             return None
         cls = getattr(item, "cls", None)
         label, inference, error = self._class_facts(test.file, cls)
@@ -204,15 +211,19 @@ class WorkerPlugin:
             inference.confidence if inference else 0.0,
             self._restrictions(test, cls),
         )
+        return self._enter(candidate, keyword, item.nodeid, error)
+
+    def _enter(self, candidate: Candidate, keyword: bool, node: str, error: str = "") -> Decision | None:
+        """Decides and journals; see :meth:`_plan`."""
         decision = decide(candidate, self.spec.setup.selection, self.registry)
         if not keyword:
             decision = Decision("deselected", decision.label, decision.label_source, f"-k {self.spec.setup.keyword}")
-        name = str(test)
+        name = str(candidate.id)
         if name in self.spec.done:
             return None
         self.journal.write(
             "item", id=name, label=decision.label, source=decision.label_source, action=decision.action,
-            reason=decision.reason, rule=decision.rule.name if decision.rule else "", node=item.nodeid,
+            reason=decision.reason, rule=decision.rule.name if decision.rule else "", node=node,
             factor=Registry.deadline_factor(decision.rules),
         )  # fmt: skip
         if error:
@@ -237,8 +248,35 @@ class WorkerPlugin:
             if decision is not None and decision.executes:
                 self.decisions[item] = (self._names[item], decision)
                 kept.append(item)
+        self._plan_absent()
         items[:] = [] if self.spec.setup.collect_only else kept
         self.journal.write("collected")
+
+    def _plan_absent(self) -> None:
+        """Accounts for classes that upstream makes no variant of for this device (``only_for``, ``except_for``).
+
+        pytest never sees them; they are planned as they are written, without operators and dtypes.
+        """
+        setup = self.spec.setup
+        present = {(test.file, test.cls) for test in self._names.values()}
+        for path in self.targets:
+            row = self.spec.inventory.get(path)
+            if row is None or row.error or path in self._unreadable:
+                continue
+            for cls in row.classes:
+                call = row.instantiation_of(cls.name)
+                left_out = excluded_by(call, setup.device, setup.custom) if call is not None else ""
+                if not left_out or (path, cls.name) in present:
+                    continue
+                guess = infer(row, cls, self.inventory)
+                label = "" if cls.label == UNCLASSIFIED else canonical(cls.label)
+                for method in all_tests(row, cls, self.inventory):
+                    test = TestId(path, cls.name, method.name, device=setup.device)
+                    if self._wanted(test, (), ""):
+                        self._enter(
+                            Candidate(test, label, guess.label, guess.evidence, guess.confidence, (left_out,)),
+                            not setup.keyword, path,
+                        )  # fmt: skip
 
     # Execution
 

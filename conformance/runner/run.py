@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +18,10 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.errors import ConformanceError, NothingSelectedError
 from conformance.inventory import FileRow, load_inventory
-from conformance.inventory.scan import scan_file
 from conformance.inventory.tree import tree_version
+from conformance.inventory.wheel import SUITE, wheel_rows
 from conformance.profile import Profile
+from conformance.registry.facts import installed_torch, rule_facts
 from conformance.reports.accounts import Accounts
 from conformance.reports.files import ALL, SUMMARY
 from conformance.reports.progress import Progress
@@ -36,7 +34,6 @@ from conformance.runner.units import file_weight, make_units, parse_shard, resol
 from conformance.selection.changed import select_changed
 from conformance.selection.decide import Selection
 
-SUITE = Path(__file__).resolve().parents[1] / "suite"
 WORKER_MEMORY = 1_200_000_000
 """Bytes that a worker needs before any test, with room for small ones (measured 0.9 to 1.0 GB on torch 2.14)."""
 
@@ -44,16 +41,6 @@ STATE = "state"
 TREES = "trees-"
 """Prefix of the folder inside the state that holds the copies tests run in; what a killed run left goes first."""
 REQUEST = "request.json"
-
-
-def installed_torch() -> str:
-    """Version and commit of the torch that workers will import, without the seconds that importing it takes."""
-    try:
-        found = importlib.util.find_spec("torch")
-        text = Path(found.origin or "").with_name("version.py").read_text(encoding="utf-8") if found else ""
-    except (OSError, ValueError):
-        return ""
-    return " ".join(re.findall(r"""^(?:__version__|git_version)\b[^=]*=\s*["']([^"']*)""", text, re.MULTILINE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +123,6 @@ def default_jobs() -> int:
     return max(1, min(cores, memory))
 
 
-def wheel_rows() -> dict[str, FileRow]:
-    """Static rows of the wheel suite."""
-    rows = {}
-    for path in sorted(SUITE.glob("*.py")):
-        if path.name in ("__init__.py", "support.py"):
-            continue
-        row = scan_file(SUITE, path.name, path.stat().st_size, path.stat().st_mtime_ns)
-        row.path = f"wheel/{path.name}"
-        rows[row.path] = row
-    return rows
-
-
 def skew(upstream: str, torch: str) -> str:
     """A sentence when tree and installed torch are of different releases, else ``""``."""
     try:
@@ -224,15 +199,8 @@ class Session:
     def _setup(self, backend: Backend) -> Setup:
         request, profile = self.request, self.request.profile
         policy = profile.policy
-        torch, upstream = backend.torch, self._upstream_version.split("+")[0]
-        rules = tuple(
-            rule
-            for rule in profile.rules()
-            if rule.applies(
-                torch=torch, upstream=upstream if upstream != "unknown" else "", platform=sys.platform,
-                devices=backend.devices, today=date.today(),
-            )
-        )  # fmt: skip
+        facts = rule_facts(self._upstream_version, backend.torch, backend.devices)
+        rules = tuple(rule for rule in profile.rules() if rule.applies(**facts))
         return Setup(
             device=profile.device,
             module=profile.module,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from conformance.ids import TestId
+from conformance.inventory.model import Instantiation
 from conformance.registry.match import Registry
 from conformance.registry.model import Action, Rule
 
@@ -75,6 +76,7 @@ class Decision:
 
 
 _ACTIONS = {
+    Action.RUN: "run",
     Action.SKIP: "skip",
     Action.QUARANTINE: "quarantine",
     Action.XFAIL: "xfail",
@@ -125,3 +127,23 @@ def restrictions_for(decorators: Sequence[str], device: str) -> tuple[str, ...]:
     single = {"onlyCPU": "cpu", "onlyCUDA": "cuda", "onlyMPS": "mps", "onlyXPU": "xpu", "onlyHPU": "hpu"}
     names = (item.rpartition(".")[2] for item in decorators)
     return tuple(f"@{name}" for name in names if name in single and device != single[name])
+
+
+def excluded_by(call: Instantiation, device: str, custom: bool) -> str:
+    """What of a call of ``instantiate_device_type_tests`` leaves a device out (``filter_desired_device_types``).
+
+    Args:
+        call: as written.
+        device: device type under test.
+        custom: it is a PrivateUse1 backend, which upstream also calls ``privateuse1``.
+
+    Returns:
+        ``only_for=['cuda']`` or ``except_for=…``; ``""`` where the device is let in, or where a value that is computed
+        at import decides.
+    """
+    names = {device, "privateuse1"} if custom else {device}
+    if call.except_for and names & set(call.except_for):
+        return f"except_for={call.except_for}"
+    if call.only_for and call.only_for != ["?"] and not names & set(call.only_for):
+        return f"only_for={call.only_for}"
+    return ""

@@ -9,11 +9,12 @@ import pytest
 
 from conformance.errors import ConformanceError
 from conformance.profile import load_profile
+from conformance.registry.facts import installed_torch
 from conformance.reports.accounts import Accounts, Attempt, Planned
 from conformance.reports.progress import Progress
 from conformance.runner import run as run_module
 from conformance.runner.mirror import mirror, remove
-from conformance.runner.run import Request, Session, installed_torch, prepare_output
+from conformance.runner.run import Request, Session, prepare_output
 from conformance.runner.scratch import scratch
 
 TEST = "test/test_a.py::TestA::test_{}"

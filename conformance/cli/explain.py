@@ -1,0 +1,125 @@
+"""``conformance explain``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from conformance.cli import options as o
+from conformance.cli.app import app
+from conformance.errors import ConformanceError
+from conformance.ids import TestId, normalise, parse
+from conformance.inventory import Inventory, load_inventory
+from conformance.inventory.wheel import wheel_rows
+from conformance.inventory.written import Variants, Written
+from conformance.profile import load_profile
+from conformance.registry.facts import rule_facts
+from conformance.registry.names import installed_names
+from conformance.runner.units import resolve_targets
+from conformance.selection.decide import POLICIES, Selection
+from conformance.selection.explain import Explanation
+from conformance.selection.explain import explain as explain_test
+from conformance.selection.labels import parse_labels
+
+
+def _find(text: str, inventory: Inventory, upstream: Path | None, device: str) -> list[TestId]:
+    """Tests that a person's spelling means; a generated name is taken apart with torch's own names."""
+    spelled = normalise(text)
+    found = []
+    for target in resolve_targets([text], inventory.files, upstream, Path.cwd()):
+        exact = parse(spelled) if any(char in spelled for char in "[@") else None
+        row = inventory.files[target.path]
+        for cls, test in target.names:
+            if exact is not None:
+                found.append(TestId(target.path, exact.cls, *(getattr(exact, k) for k in _PARTS)))
+            elif not test or _is_written(row, cls, test, inventory):
+                found.append(TestId(target.path, cls, test))
+            else:
+                names = installed_names()
+                variants = Variants(Written(inventory.files), names.infos, names.dtypes, [device])
+                found += variants.resolve(cls, test, target.path)
+    return [test for test in found if test.test]
+
+
+_PARTS = ("test", "op", "dtype", "other", "device")
+
+
+def _is_written(row: object, cls: str, test: str, inventory: Inventory) -> bool:
+    path = getattr(row, "path", "")
+    return (path, cls) in Written(inventory.files).places.get(test, ())
+
+
+def _print(found: Explanation) -> None:
+    candidate, decision = found.candidate, found.decision
+    typer.secho(str(candidate.id), bold=True)
+    where = f"{candidate.id.file}:{found.line}" if found.line else f"{candidate.id.file} (not in the static tree)"
+    typer.echo(f"  written    {where}")
+    if decision.label_source == "hw_classification":
+        typer.echo(f"  label      {decision.label}: hw_classification, {found.label_from}")
+    elif candidate.inferred:
+        typer.echo(
+            f"  label      none; inferred {candidate.inferred} "
+            f"({candidate.confidence:.2f}: {'; '.join(candidate.evidence)})"
+        )
+    wanted = ", ".join(sorted(found.selection.labels))
+    typer.echo(f"  selection  labels {wanted}; classes without a label: {found.selection.unclassified}")
+    if candidate.restrictions:
+        typer.echo(f"  upstream   {', '.join(candidate.restrictions)}")
+    for item in found.considered:
+        rule = item.rule
+        mark = "wins" if item.wins else f"idle: {item.idle}" if item.idle else "counts"
+        typer.echo(f"  rule       {rule.name} ({rule.where}): {rule.action.value}, weight {item.weight:g}, {mark}")
+        typer.echo(f"             {rule.text}" + (f" {rule.issue}" if rule.issue else ""))
+    if not found.considered:
+        typer.echo("  rules      none names it")
+    typer.echo(f"  → {decision.action}" + (f": {decision.reason}" if decision.reason else ""))
+
+
+@app.command()
+def explain(
+    test: Annotated[str, typer.Argument(metavar="TEST", help="Any spelling of a test's name.")],
+    profile: o.ProfileOption = None,
+    upstream: o.UpstreamOption = None,
+    labels: o.LabelsOption = None,
+    unclassified: o.UnclassifiedOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Say what a run would do with one test, and every step that led there, without importing it.
+
+    Shows the label and its origin, upstream's restrictions, and every rule that names the test: its weight, whether it
+    counts now and which one wins. A name that stands in several files is explained for each.
+    """
+    loaded = load_profile(profile)
+    if unclassified is not None and unclassified not in POLICIES:
+        raise ConformanceError(f"--unclassified {unclassified}: expected one of {', '.join(POLICIES)}")
+    wheel = wheel_rows()
+    inventory = load_inventory(upstream) if upstream is not None else Inventory("", "", "", {})
+    inventory.files |= wheel
+    found = _find(test, inventory, upstream, loaded.device)
+    if not found:
+        raise ConformanceError(
+            f"{test}: names no single test; expected FILE::CLASS::TEST, for example "
+            "test/test_view_ops.py::TestViewOps::test_view_copy"
+        )
+    selection = Selection(
+        parse_labels(labels) if labels else frozenset(loaded.policy.labels),
+        unclassified or loaded.policy.unclassified,
+    )
+    answers = [
+        explain_test(
+            item, inventory.files[item.file], inventory, device=loaded.device, custom=loaded.custom,
+            selection=selection, rules=loaded.rules(), capabilities=loaded.declared(),
+            facts=rule_facts(inventory.version),
+        )
+        for item in found
+    ]  # fmt: skip
+    if as_json:
+        json.dump([answer.row() for answer in answers], sys.stdout, indent=1)
+        typer.echo()
+    else:
+        for answer in answers:
+            _print(answer)

@@ -1,0 +1,136 @@
+"""The whole chain of one test: label, selection, every rule and which won (C11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conformance.ids import TestId
+from conformance.inventory.model import UNCLASSIFIED, ClassRow, FileRow, Inventory
+from conformance.registry.facts import Facts
+from conformance.registry.match import Registry
+from conformance.registry.model import Capabilities, Rule
+from conformance.selection.decide import Candidate, Decision, Selection, decide, excluded_by, restrictions_for
+from conformance.selection.infer import all_tests, infer
+from conformance.selection.labels import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A rule that names the test.
+
+    Attributes:
+        weight: specificity; the higher one wins.
+        idle: why it does not count now, ``""`` where it does.
+        wins: it is the verdict.
+    """
+
+    rule: Rule
+    weight: float
+    idle: str
+    wins: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What happens to a test and why.
+
+    Attributes:
+        label_from: where the label of the class comes from.
+        decision: as a run would take it.
+        considered: rules that name the test, most specific first.
+        line: of the written test, 0 where the static tree does not have it.
+    """
+
+    candidate: Candidate
+    label_from: str
+    line: int
+    selection: Selection
+    decision: Decision
+    considered: tuple[Considered, ...]
+
+    def row(self) -> dict[str, Any]:
+        """For ``--json``."""
+        decision = self.decision
+        return {
+            "id": str(self.candidate.id),
+            "line": self.line,
+            "label": decision.label,
+            "label_source": decision.label_source,
+            "label_from": self.label_from,
+            "evidence": list(self.candidate.evidence),
+            "confidence": self.candidate.confidence,
+            "wanted_labels": sorted(self.selection.labels),
+            "unclassified": self.selection.unclassified,
+            "restrictions": list(self.candidate.restrictions),
+            "action": decision.action,
+            "reason": decision.reason,
+            "rule": decision.rule.name if decision.rule else "",
+            "rules": [
+                {
+                    "rule": item.rule.name, "where": item.rule.where, "action": item.rule.action.value,
+                    "reason": item.rule.text, "issue": item.rule.issue, "weight": item.weight, "idle": item.idle,
+                    "wins": item.wins,
+                }
+                for item in self.considered
+            ],
+        }  # fmt: skip
+
+
+def candidate_of(
+    test: TestId, file: FileRow, cls: ClassRow | None, inventory: Inventory, device: str, custom: bool
+) -> tuple[Candidate, str, int]:
+    """What the static tree knows of a test.
+
+    Returns:
+        The candidate, where its label comes from, and its line.
+    """
+    if cls is None:
+        line = next((m.line for m in file.functions if m.name == test.test), 0)
+        return Candidate(test, "", "GENERIC", ("a function without a class",), 0.6), "", line
+    guess = infer(file, cls, inventory)
+    method = next((m for m in all_tests(file, cls, inventory) if m.name == test.test), None)
+    restrictions = restrictions_for(method.decorators, device) if method is not None else ()
+    call = file.instantiation_of(cls.name)
+    if call is not None and (left_out := excluded_by(call, device, custom)):
+        restrictions = (*restrictions, left_out)
+    label = "" if cls.label == UNCLASSIFIED else canonical(cls.label)
+    candidate = Candidate(test, label, guess.label, guess.evidence, guess.confidence, restrictions)
+    return candidate, cls.label_from, method.line if method is not None else 0
+
+
+def explain(
+    test: TestId,
+    file: FileRow,
+    inventory: Inventory,
+    *,
+    device: str,
+    custom: bool,
+    selection: Selection,
+    rules: list[Rule],
+    capabilities: Capabilities,
+    facts: Facts,
+) -> Explanation:
+    """Explains one test with the functions that a run decides with.
+
+    Args:
+        test: as in ids; without ``@device`` it is given where upstream makes device variants of the class.
+        file: row of its file.
+        inventory: the tree.
+        device, custom: of the profile.
+        selection: labels and policy.
+        rules: of the registry, those that do not count now too.
+        facts: that conditions are compared with.
+    """
+    cls = next((row for row in file.classes if row.name == test.cls), None)
+    if cls is not None and not test.device and file.instantiation_of(cls.name) is not None:
+        test = replace(test, device=device)
+    candidate, label_from, line = candidate_of(test, file, cls, inventory, device, custom)
+    active = Registry([rule for rule in rules if rule.applies(**facts)], capabilities)
+    decision = decide(candidate, selection, active)
+    everything = Registry(rules, capabilities)
+    considered = tuple(
+        Considered(rule, everything.weight(rule), rule.idle(**facts), rule is decision.rule)
+        for rule in everything.matching(test)
+    )
+    return Explanation(candidate, label_from, line, selection, decision, considered)
