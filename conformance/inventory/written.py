@@ -104,20 +104,20 @@ class Variants:
             test: method as reported.
             file: as in ids; ``""`` for any.
         """
-        classes = self.written.find_class(cls)[0] if cls else self._having(test)
+        classes = self.written.find_class(cls)[0] if cls else self._having(test, file)
         found: list[TestId] = []
         for item in classes:
             if not file or item.file == file:
                 found += self._method(item, test)
         return found
 
-    def _having(self, test: str) -> list[WrittenClass]:
-        """Classes with a method that the name begins with."""
+    def _having(self, test: str, file: str) -> list[WrittenClass]:
+        """Classes with a method that the name begins with, the longest such method's."""
         best: dict[tuple[str, str], WrittenClass] = {}
         for cut in range(len(test), 5, -1):
             for path, cls in self.written.places.get(test[:cut], ()):
                 for item in self.written.classes.get(cls, ()):
-                    if item.file == path:
+                    if item.file == path and file in ("", path):
                         best.setdefault((path, cls), item)
             if best:
                 break

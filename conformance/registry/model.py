@@ -10,7 +10,16 @@ from typing import Annotated, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    WithJsonSchema,
+    model_validator,
+)
 
 
 class Action(str, Enum):
@@ -68,7 +77,9 @@ def _specifier(value: str) -> str:
     return value
 
 
-Globs = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+_WORDS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+
+Globs = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1), WithJsonSchema(_WORDS_SCHEMA)]
 Regex = Annotated[str, AfterValidator(_regex)]
 
 

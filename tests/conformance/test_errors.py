@@ -167,9 +167,8 @@ def failing():
         def fail() -> None:
             raise error
 
-    before = list(app.registered_commands)
     yield install
-    app.registered_commands[:] = before
+    app.registered_commands[:] = [item for item in app.registered_commands if item.name != "fail"]
 
 
 def test_any_system_error_is_a_sentence(command, failing):

@@ -1,0 +1,110 @@
+"""C31: what changed between two checkouts, and which rules it breaks."""
+
+import json
+
+import pytest
+
+OLD = """
+from torch.testing._internal.common_utils import TestCase, HardwareClassification
+class TestKept(TestCase):
+    def test_same(self): pass
+    def test_indexing_with_negative_steps(self): pass
+    def test_goes(self): pass
+class TestBig(TestCase):
+    def test_a(self): pass
+    def test_b(self, device): pass
+    def test_c(self, device): pass
+class TestOldName(TestCase):
+    def test_one(self): pass
+    def test_two(self): pass
+class TestGone(TestCase):
+    def test_gone(self): pass
+"""
+NEW = """
+from torch.testing._internal.common_utils import TestCase, HardwareClassification
+class TestKept(TestCase):
+    hw_classification = HardwareClassification.GENERIC
+    def test_same(self): pass
+    def test_indexing_with_negative_strides(self): pass
+    def test_comes(self): pass
+class TestBig(TestCase):
+    hw_classification = HardwareClassification.GENERIC
+    def test_a(self): pass
+class TestBigDevice(TestCase):
+    hw_classification = HardwareClassification.ACCELERATOR
+    def test_b(self, device): pass
+    def test_c(self, device): pass
+class TestNewName(TestCase):
+    def test_one(self): pass
+    def test_two(self): pass
+"""
+REGISTRY = """version: 1
+rules:
+  - {id: renamed-test, class: TestKept, test: test_indexing_with_negative_steps, action: skip, reason: slow}
+  - {id: moved-by-split, class: TestBig, test: [test_b, test_c], action: skip, reason: slow}
+  - {id: renamed-class, file: test_x.py, class: TestOldName, action: skip, reason: slow}
+  - {id: moved-file, file: test_moves.py, class: TestMoves, action: skip, reason: slow}
+  - {id: nothing-left, test: test_gone, action: skip, reason: slow}
+  - {id: unharmed, class: TestKept, test: test_same, action: skip, reason: slow}
+  - {id: never-matched, test: test_unheard_of, action: skip, reason: slow}
+"""
+MOVES = "class TestMoves:\n    def test_m(self): pass\n"
+
+
+@pytest.fixture
+def trees(tmp_path):
+    for name, text in (("old", OLD), ("new", NEW)):
+        (tmp_path / name / "test" / "nn").mkdir(parents=True)
+        (tmp_path / name / "test" / "test_x.py").write_text(text)
+    (tmp_path / "old" / "test" / "test_moves.py").write_text(MOVES)
+    (tmp_path / "new" / "test" / "nn" / "test_moves.py").write_text(MOVES)
+    (tmp_path / "new" / "test" / "test_broken.py").write_text("def (:\n")
+    (tmp_path / "profile.yaml").write_text("name: mine\ndevice: mine\nregistry: registry.yaml\n")
+    (tmp_path / "registry.yaml").write_text(REGISTRY)
+    return tmp_path
+
+
+@pytest.fixture
+def answer(trees, conformance):
+    done = conformance("drift", trees / "old", trees / "new", "--profile", trees, "--json")
+    assert done.returncode == 2, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_C31_tests_and_classes(answer):
+    assert answer["files_added"] == ["test/nn/test_moves.py", "test/test_broken.py"]
+    assert answer["files_removed"] == ["test/test_moves.py"]
+    assert answer["classes_renamed"] == {
+        "test/test_x.py::TestOldName": "test/test_x.py::TestNewName",
+        "test/test_moves.py::TestMoves": "test/nn/test_moves.py::TestMoves",
+    }
+    assert answer["classes_split"] == {
+        "test/test_x.py::TestBig": ["test/test_x.py::TestBig", "test/test_x.py::TestBigDevice"]
+    }
+    assert answer["classes_removed"] == ["test/test_x.py::TestGone"]
+    assert answer["classes_added"] == []
+    kept = "test/test_x.py::TestKept::"
+    assert answer["tests_renamed"] == {
+        f"{kept}test_indexing_with_negative_steps": f"{kept}test_indexing_with_negative_strides"
+    }
+    assert answer["tests_removed"] == [f"{kept}test_goes"]
+    assert answer["tests_added"] == [f"{kept}test_comes"]
+    assert answer["relabelled"]["test/test_x.py::TestBigDevice"] == {"old": "unclassified", "new": "ACCELERATOR"}
+    assert "line 1" in answer["unreadable"]["test/test_broken.py"]
+
+
+def test_C31_broken_rules_come_with_a_rewrite(answer):
+    broken = {item["rule"]: item["rewrite"] for item in answer["broken_rules"]}
+    assert broken == {
+        "renamed-test": {"test": ["test_indexing_with_negative_strides"]},
+        "moved-by-split": {"class": ["TestBig", "TestBigDevice"]},
+        "renamed-class": {"class": ["TestNewName"]},
+        "moved-file": {"file": ["nn/test_moves.py"]},
+        "nothing-left": {},
+    }
+
+
+def test_C31_a_tree_against_itself_drifts_nowhere(trees, conformance):
+    done = conformance("drift", trees / "old", trees / "old", "--profile", trees)
+    assert done.returncode == 0
+    assert done.stdout == "0 rules break\n"
