@@ -22,7 +22,7 @@ app = typer.Typer(
 
 
 COMMANDS = (
-    "inventory", "plan", "run", "explain", "lint", "lint-labels", "drift", "import", "schema", "fetch",
+    "inventory", "plan", "run", "explain", "lint", "lint-labels", "drift", "import", "capabilities", "schema", "fetch",
 )  # fmt: skip
 """In the order of ``--help``; each is a module of this package."""
 

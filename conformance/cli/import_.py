@@ -29,13 +29,12 @@ _HEADER = """\
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-def to_yaml(rules: list[dict[str, Any]], header: str) -> str:
-    """A registry file: one rule after the other, lists in one line."""
-    body = yaml.dump(
-        {"version": 1, "rules": rules}, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=110,
-        allow_unicode=True,
-    )  # fmt: skip
-    return header + body
+def dump(value: Any) -> str:
+    """YAML for people: keys in their order, innermost lists and mappings in one line."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+    )
+    return text
 
 
 @app.command("import")
@@ -92,7 +91,7 @@ def import_(
     header = _HEADER.format(
         source=", ".join(path.name for path in files), format=format_, lines=whole.lines, rules=len(rules)
     )
-    text = to_yaml(rules, header)
+    text = header + dump({"version": 1, "rules": rules})
     if output is not None:
         output.write_text(text, encoding="utf-8")
     report = {

@@ -47,6 +47,15 @@ ChangedOption = Annotated[
         "reads one per line. Runs what the files can affect; what cannot be mapped runs everything.",
     ),
 ]
+PullOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--pr",
+        metavar="PAYLOAD.json",
+        help="Like --changed, with the files of a pull request as GitHub lists them (GET …/pulls/N/files) or of a push "
+        "event; an event without a list runs everything, and says so.",
+    ),
+]
 ShardOption = Annotated[str, typer.Option("--shard", metavar="i/n", help="Part i of n.")]
 JobsOption = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Worker processes (default: by cores and free memory).")

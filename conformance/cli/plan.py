@@ -29,6 +29,7 @@ def plan(
     unclassified: o.UnclassifiedOption = None,
     keyword: o.KeywordOption = "",
     changed: o.ChangedOption = None,
+    pull: o.PullOption = None,
     shard: o.ShardOption = "",
     jobs: o.JobsOption = None,
     as_json: o.JsonOption = False,
@@ -40,7 +41,8 @@ def plan(
     """
     request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
-        keyword=keyword, changed=changed, shard=shard, jobs=jobs, timeout=None, targets=targets, collect_only=True,
+        keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=None, targets=targets,
+        collect_only=True,
     )  # fmt: skip
     with scratch(cache_root() / "plans") as folder:
         session = Session(request, lambda text: typer.echo(text, err=True))

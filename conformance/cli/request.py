@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import math
 import tempfile
 from pathlib import Path
+
+import typer
 
 from conformance.errors import ConformanceError
 from conformance.profile import load_profile
 from conformance.runner.run import Request
 from conformance.runner.units import parse_shard
+from conformance.selection.changed import changed_in_payload
 from conformance.selection.decide import POLICIES
 from conformance.selection.labels import parse_labels
 
@@ -40,6 +44,24 @@ def changed_files(values: list[str] | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names if name.strip())
 
 
+def changed_in(path: Path) -> tuple[str, ...]:
+    """Paths of ``--pr``; none where the event does not say them, which selects everything.
+
+    Raises:
+        ConformanceError: the file cannot be read or is no JSON.
+    """
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConformanceError(f"--pr {path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConformanceError(f"--pr {path}: is no JSON: {error}") from error
+    names, why = changed_in_payload(payload)
+    if names is None:
+        typer.echo(f"--pr {path}: everything is taken, because {why}", err=True)
+    return tuple(names or ())
+
+
 def build_request(
     *,
     profile: str | None,
@@ -50,6 +72,7 @@ def build_request(
     unclassified: str | None,
     keyword: str,
     changed: list[str] | None,
+    pull: Path | None,
     shard: str,
     jobs: int | None,
     timeout: float | None,
@@ -68,6 +91,8 @@ def build_request(
         raise ConformanceError(f"--unclassified {unclassified}: expected one of {', '.join(POLICIES)}")
     if upstream is not None and not upstream.is_dir():
         raise ConformanceError(f"--upstream {upstream}: no such folder; `conformance fetch` brings a checkout")
+    if changed and pull is not None:
+        raise ConformanceError("--changed and --pr both say what was changed; give one")
     if keyword:
         _check_keyword(keyword)
     if shard:
@@ -87,7 +112,7 @@ def build_request(
         labels=parse_labels(labels) if labels else None,
         unclassified=unclassified,
         keyword=keyword,
-        changed=changed_files(changed),
+        changed=changed_in(pull) if pull is not None else changed_files(changed),
         shard=shard,
         jobs=jobs,
         timeout=timeout,

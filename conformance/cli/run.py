@@ -49,6 +49,7 @@ def run(
     unclassified: o.UnclassifiedOption = None,
     keyword: o.KeywordOption = "",
     changed: o.ChangedOption = None,
+    pull: o.PullOption = None,
     shard: o.ShardOption = "",
     jobs: o.JobsOption = None,
     timeout: o.TimeoutOption = None,
@@ -65,7 +66,8 @@ def run(
     """
     request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
-        keyword=keyword, changed=changed, shard=shard, jobs=jobs, timeout=timeout, targets=targets, strict=strict,
+        keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=timeout, targets=targets,
+        strict=strict,
     )  # fmt: skip
     # Workers run in another folder.
     output = absolute_output(output)

@@ -21,7 +21,7 @@ from typing import Any
 
 from conformance.inventory.model import ClassRow, FileRow, Instantiation, MethodRow
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever a row's meaning changes; older cache entries are then ignored."""
 
 STALE = 90 * 86_400

@@ -55,11 +55,21 @@ class _Scanner:
         row.generates = _GENERATES.search(text) is not None
         starts = [0, *(match.end() for match in re.finditer("\n", text))]
         found = list(_DEVICE_TEXT.finditer(text))
+        self.constants: dict[str, ast.expr] = {}
         self.device_lines = [bisect_right(starts, match.start()) for match in found]
         self.devices = [match["literal"] or match["call"] or match["module"] for match in found]
         self.package = row.path.rsplit("/", 1)[0].split("/") if "/" in row.path else []
 
     def module(self, tree: ast.Module) -> None:
+        assigned = [
+            (target.id, node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        ]
+        names = [name for name, _ in assigned]
+        self.constants = {name: value for name, value in assigned if names.count(name) == 1}
         self._body(tree.body, prefix="", cls=None, top=True)
 
     def _body(
@@ -147,10 +157,14 @@ class _Scanner:
             Instantiation(
                 dotted(node.args[0]),
                 node.lineno,
-                only_for=_strings(keywords.get("only_for", positional.get("only_for"))),
-                except_for=_strings(keywords.get("except_for", positional.get("except_for"))),
+                only_for=self._devices(keywords.get("only_for", positional.get("only_for"))),
+                except_for=self._devices(keywords.get("except_for", positional.get("except_for"))),
             )
         )
+
+    def _devices(self, node: ast.expr | None) -> list[str] | None:
+        """An argument that names a constant of the module means the constant."""
+        return _strings(self.constants.get(node.id, node) if isinstance(node, ast.Name) else node)
 
     def _assignment(self, node: ast.Assign | ast.AnnAssign, cls: ClassRow) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -115,6 +115,7 @@ class Registry:
 
     Attributes:
         rules: in the order of the files.
+        capabilities: what the backend declares.
     """
 
     def __init__(self, rules: Iterable[Rule] = (), capabilities: Capabilities | None = None) -> None:
@@ -127,7 +128,8 @@ class Registry:
         """
         self.rules = tuple(rules)
         self._own = [_compile(rule) for rule in self.rules]
-        features = capabilities.features if capabilities else {}
+        self.capabilities = capabilities or Capabilities(version=1)
+        features = self.capabilities.features
         self._features = [
             [_compile(selector) for selector in features[rule.feature].tests]
             if rule.feature is not None and rule.feature in features
@@ -196,10 +198,9 @@ class Registry:
         """Product-free merge of ``slow`` rules: the most specific one counts."""
         return next((rule.factor for rule in rules if rule.action is Action.SLOW), 1.0)
 
-    @staticmethod
-    def tolerance(rules: Iterable[Rule]) -> tuple[float, float] | None:
-        """``(atol, rtol)`` of the most specific ``tolerance`` rule."""
+    def tolerance(self, test: TestId, rules: Iterable[Rule]) -> tuple[float, float] | None:
+        """``(atol, rtol)`` of the most specific ``tolerance`` rule, else of the capabilities."""
         for rule in rules:
             if rule.action is Action.TOLERANCE and rule.tolerance is not None:
                 return rule.tolerance.atol, rule.tolerance.rtol
-        return None
+        return self.capabilities.tolerance(test.op, test.dtype)

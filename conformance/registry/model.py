@@ -286,11 +286,63 @@ class Feature(BaseModel):
     tests: tuple[FeatureSelector, ...] = ()
 
 
+class Operator(BaseModel):
+    """What is declared of one operator.
+
+    Attributes:
+        supported: false: its tests are not run.
+        dtypes: those it is declared for; absent: the device's.
+        tolerances: by dtype, floors for its tests.
+        note: why not, for example how it failed when it was tried.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    supported: bool = True
+    dtypes: tuple[str, ...] | None = None
+    tolerances: dict[str, Tolerance] = {}
+    note: str = ""
+
+
 class Capabilities(BaseModel):
-    """A ``capabilities.yaml`` (C18)."""
+    """A ``capabilities.yaml`` (C18).
+
+    Attributes:
+        dtypes: that the device holds; empty: all. A test over another one is skipped.
+        operators: by ``OpInfo.full_name``; one that is not named is not declared, and its tests run.
+        tolerances: by dtype, floors for all tests.
+        features: what tests need as a whole.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     version: Annotated[int, Field(ge=1, le=1)]
     dtypes: tuple[str, ...] = ()
+    operators: dict[str, Operator] = {}
+    tolerances: dict[str, Tolerance] = {}
     features: dict[str, Feature] = {}
+
+    def declares(self, op: str, dtype: str) -> bool:
+        """Whether an operator is declared for a dtype (``""``: for any)."""
+        operator = self.operators.get(op)
+        if operator is None or not operator.supported:
+            return False
+        dtypes = self.dtypes if operator.dtypes is None else operator.dtypes
+        return not dtype or not dtypes or dtype in dtypes
+
+    def refuses(self, op: str, dtypes: str) -> str:
+        """Why tests of an operator and of dtypes (``float32,int64``) are not run; ``""`` where they are."""
+        operator = self.operators.get(op)
+        if operator is not None and not operator.supported:
+            return f"unsupported-operator: {op}" + (f": {operator.note}" if operator.note else "")
+        allowed = operator.dtypes if operator is not None and operator.dtypes is not None else self.dtypes
+        missing = [item for item in dtypes.split(",") if item and allowed and item not in allowed]
+        return f"unsupported-dtype: {', '.join(missing)}" + (f" of {op}" if op else "") if missing else ""
+
+    def tolerance(self, op: str, dtypes: str) -> tuple[float, float] | None:
+        """``(atol, rtol)`` that tests of an operator and of dtypes get at least; ``None`` without any."""
+        operator = self.operators.get(op)
+        own = operator.tolerances if operator is not None else {}
+        found = [own.get(item) or self.tolerances.get(item) for item in dtypes.split(",")]
+        floors = [item for item in found if item is not None]
+        return (max(f.atol for f in floors), max(f.rtol for f in floors)) if floors else None

@@ -299,7 +299,8 @@ class WorkerPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Applies a ``tolerance`` rule; upstream's ``TestCase`` reads both from the instance."""
-        floors = Registry.tolerance(self.decisions[item][1].rules)
+        test, decision = self.decisions[item]
+        floors = self.registry.tolerance(test, decision.rules)
         instance = getattr(item, "instance", None)
         if floors is None or instance is None or not hasattr(instance, "precision"):
             return (yield)

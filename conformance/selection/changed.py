@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from conformance.inventory.model import Inventory
 from conformance.inventory.tree import module_index, resolve_module
 
-_NO_EFFECT_SUFFIXES = (".md", ".rst")
-_NO_EFFECT_FOLDERS = ("docs/",)
+_NO_EFFECT = (
+    ("documentation", re.compile(r"(^docs/|\.(md|rst)$|^(LICENSE|NOTICE|CITATION\.cff)$)")),
+    ("upstream's own CI and housekeeping", re.compile(
+        r"^(\.github|\.ci|\.circleci|\.devcontainer|\.vscode|benchmarks|android|ios|scripts)/|"
+        r"^(CODEOWNERS|\.gitignore|\.lintrunner\.toml|\.flake8|\.clang-(format|tidy)|\.git-blame-ignore-revs)$")),
+    ("code of another device, which no other device's build contains", re.compile(
+        r"\.(cu|cuh|hip|metal|mm)$|(^|/)(cuda|cudnn|hip|miopen|mps|xpu|vulkan)/(?!.*\.pyi?$).*\.(cpp|cc|c|h|hpp)$")),
+    ("expectations of Dynamo runs, which nothing else reads", re.compile(
+        r"^test/(dynamo_expected_failures|dynamo_skips|inductor_expected_failures|inductor_skips)/")),
+    ("C++ tests", re.compile(r"^test/(cpp|mobile|edge)/.*\.(cpp|cc|h|cmake|txt)$")),
+)  # fmt: skip
+"""Why a path affects no Python test of this device, and how it is known."""
+
+_EXPECTED = re.compile(r"^test/(?:.+/)?expect/(?P<cls>\w+)[-.](?P<test>\w+)")
+"""Files that ``assertExpected`` reads; they are named after the test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +57,10 @@ def select_changed(inventory: Inventory, changed: Iterable[str]) -> ChangedSelec
     """Maps changed paths to test files through the static import graph.
 
     A changed test file selects itself and the test files that import it, a changed helper below ``test/`` selects
-    those that import it, directly or through others. Documentation selects nothing. Anything else (``torch/``,
-    ``c10/``, build files, data) can affect every test; so does a helper that nothing imports, because it may be
-    loaded by name.
+    those that import it, directly or through others, an expected output the files that define its class.
+    Documentation, upstream's CI and code that only another device's build contains select nothing. Anything else
+    (``torch/``, ``c10/``, build files, data) can affect every test; so does a helper that nothing imports, because it
+    may be loaded by name.
 
     Args:
         inventory: of the checkout *with* the change.
@@ -55,8 +71,14 @@ def select_changed(inventory: Inventory, changed: Iterable[str]) -> ChangedSelec
     notes: list[str] = []
     unmapped: list[str] = []
     for path in dict.fromkeys(name.removeprefix("./") for name in changed):
-        if path.endswith(_NO_EFFECT_SUFFIXES) or path.startswith(_NO_EFFECT_FOLDERS):
-            notes.append(f"{path}: documentation, affects no test")
+        why = next((text for text, pattern in _NO_EFFECT if pattern.search(path)), "")
+        if why:
+            notes.append(f"{path}: {why}, affects no test")
+            continue
+        if (expected := _EXPECTED.match(path)) and (users := _defining(inventory, expected["cls"])):
+            notes.append(f"{path}: expected output of {expected['cls']}.{expected['test']}")
+            for name in users:
+                files.setdefault(name, f"{expected['cls']} reads {path}")
             continue
         row = inventory.files.get(path)
         if row is None:
@@ -86,3 +108,51 @@ def select_changed(inventory: Inventory, changed: Iterable[str]) -> ChangedSelec
     if not files:
         return ChangedSelection(None, (*notes, "everything is taken, because no changed file maps to a test"))
     return ChangedSelection(files, tuple(notes))
+
+
+def _defining(inventory: Inventory, cls: str) -> list[str]:
+    return [row.path for row in inventory.test_files if any(item.name == cls for item in row.classes)]
+
+
+def changed_in_payload(payload: Any) -> tuple[list[str] | None, str]:
+    """Paths that an event of GitHub says were changed.
+
+    Args:
+        payload: decoded JSON: the list of a pull request's files (``GET …/pulls/N/files``, also several pages in one
+            list), an object with such a list under ``files``, a ``push`` event, or a ``pull_request`` event, which
+            only counts its files.
+
+    Returns:
+        Paths, a renamed file's old one too, and ``""``; or ``None`` and why they cannot be told.
+    """
+    wanted = None
+    if isinstance(payload, dict):
+        payload = payload.get("client_payload", payload)
+        payload = payload.get("payload", payload) if isinstance(payload, dict) else payload
+    if isinstance(payload, dict):
+        pull = payload.get("pull_request")
+        wanted = pull.get("changed_files") if isinstance(pull, dict) else None
+        commits = payload.get("commits")
+        if isinstance(commits, list) and "files" not in payload:
+            names = [n for c in commits for key in ("added", "removed", "modified") for n in c.get(key) or ()]
+            # GitHub leaves commits of a large push out and does not say how many.
+            if payload.get("forced") or len(commits) >= 20:
+                return None, "a forced push, or one of 20 commits and more, does not list all that it changed"
+            return list(dict.fromkeys(names)), ""
+        payload = payload.get("files")
+        if payload is None:
+            return None, "the event holds no list of files (GET …/pulls/N/files gives one)"
+    if not isinstance(payload, list):
+        return None, "the file is no event of GitHub and no list of files"
+    rows = [row for item in payload for row in (item if isinstance(item, list) else [item])]
+    names = []
+    for row in rows:
+        if isinstance(row, str):
+            names.append(row)
+        elif isinstance(row, dict) and isinstance(row.get("filename"), str):
+            names += [row["filename"], *([row["previous_filename"]] if row.get("previous_filename") else [])]
+        else:
+            return None, f"{str(row)[:80]!r} is no file of a pull request"
+    if isinstance(wanted, int) and len(rows) < wanted:
+        return None, f"the pull request changes {wanted} files, and only {len(rows)} are listed"
+    return list(dict.fromkeys(names)), ""

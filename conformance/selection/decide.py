@@ -94,7 +94,7 @@ def label_of(candidate: Candidate, policy: Policy) -> tuple[str, str]:
 
 
 def decide(candidate: Candidate, selection: Selection, registry: Registry) -> Decision:
-    """Applies label, then upstream's restrictions, then the registry.
+    """Applies label, then upstream's restrictions, then the registry, then what the backend declares.
 
     The first two equal upstream's own behaviour: ``--hw-classification`` filters whole classes by label, and a
     restricted test raises ``SkipTest`` when it runs.
@@ -111,7 +111,8 @@ def decide(candidate: Candidate, selection: Selection, registry: Registry) -> De
     rules = registry.matching(candidate.id)
     winner = next((rule for rule in rules if rule.action in _ACTIONS), None)
     if winner is None:
-        return Decision("run", label, source, rules=rules)
+        refused = registry.capabilities.refuses(candidate.id.op, candidate.id.dtype)
+        return Decision("skip" if refused else "run", label, source, refused, rules=rules)
     return Decision(_ACTIONS[winner.action], label, source, winner.text, winner, rules)
 
 

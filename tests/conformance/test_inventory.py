@@ -1,6 +1,7 @@
 """C3, C4, C7 and C9: the static picture of a tree."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,12 @@ import pytest
 
 from conformance.errors import ConformanceError
 from conformance.inventory import load_inventory
-from conformance.selection.changed import select_changed
+from conformance.registry.document import read_document
+from conformance.selection.changed import changed_in_payload, select_changed
 from conformance.selection.infer import infer
 from conformance.selection.labels import parse_labels, torch_labels
+
+HERE = Path(__file__).parent
 
 BASE = """
 from torch.testing._internal.common_utils import TestCase, HardwareClassification
@@ -94,6 +98,25 @@ def test_C4_cache_follows_the_tree(tree):
     assert load_inventory(tree).summary()["files"] == 5
 
 
+def test_C4_another_checkout_of_the_same_files_is_not_scanned_again(tree, tmp_path):
+    files = load_inventory(tree).files
+    other = tmp_path / "other"
+    shutil.copytree(tree, other, copy_function=shutil.copyfile)  # as git does: new times, the same content
+    (other / "test" / "test_user.py").write_text(USER + "class TestNew:\n    def test_new(self): pass\n")
+    (other / "test" / "nn" / "test_far.py").rename(other / "test" / "test_near.py")
+    second = load_inventory(other)
+    assert second.scanned == 2  # what was changed and what was moved: relative imports depend on the place
+    for path in files.keys() - {"test/test_user.py", "test/nn/test_far.py"}:
+        assert second.files[path].classes == files[path].classes
+    assert load_inventory(other, use_cache=False).summary() == second.summary()
+
+
+def test_C4_a_cache_is_data_and_nothing_in_it_runs(tree, tmp_path):
+    load_inventory(tree)
+    for path in (tmp_path / "cache" / "inventory").iterdir():
+        assert path.suffix in (".json", ".sqlite")
+
+
 def test_C4_a_spoiled_cache_is_no_cache(tree, tmp_path):
     expected = load_inventory(tree).summary()
     for path in (tmp_path / "cache" / "inventory").iterdir():
@@ -122,6 +145,10 @@ def test_C7_inference_has_evidence(tree):
         (["torch/_tensor.py"], None),
         (["test/test_user.py", "c10/core/Device.cpp"], None),
         (["docs/source/x.md"], None),
+        (["test/test_user.py", "aten/src/ATen/native/cuda/Sort.cu", ".github/workflows/x.yml"], {"test/test_user.py"}),
+        (["test/test_user.py", "torch/cuda/__init__.py"], None),
+        (["test/expect/TestOwn.test_two.expect"], {"test/test_user.py"}),
+        (["test/dynamo_expected_failures/TestOwn.test_two", "test/nn/middle.py"], {"test/nn/test_far.py"}),
     ],
 )
 def test_C9_changed_files(tree, changed, files):
@@ -129,6 +156,27 @@ def test_C9_changed_files(tree, changed, files):
     assert (set(answer.files) if answer.files is not None else None) == files
     if files is None:
         assert "everything is taken" in answer.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("payload", "names", "why"),
+    [
+        ([{"filename": "test/a.py", "status": "modified"}], ["test/a.py"], ""),
+        ([[{"filename": "b.py", "previous_filename": "a.py"}], [{"filename": "c.py"}]], ["b.py", "a.py", "c.py"], ""),
+        ({"files": ["a.py"]}, ["a.py"], ""),
+        ({"client_payload": {"payload": {"files": [{"filename": "a.py"}]}}}, ["a.py"], ""),
+        ({"pull_request": {"changed_files": 2}, "files": [{"filename": "a.py"}]}, None, "only 1 are listed"),
+        ({"pull_request": {"changed_files": 2}}, None, "no list of files"),
+        ({"commits": [{"added": ["a"], "removed": ["b"], "modified": ["a"]}]}, ["a", "b"], ""),
+        ({"commits": [{"added": ["a"]}], "forced": True}, None, "forced push"),
+        ([{"name": "x"}], None, "no file of a pull request"),
+        (7, None, "no event of GitHub"),
+    ],
+)
+def test_C9_files_of_an_event(payload, names, why):
+    found, said = changed_in_payload(payload)
+    assert found == names
+    assert why in said
 
 
 def test_C5_labels(tree):
@@ -143,14 +191,41 @@ def test_not_a_checkout(tmp_path):
         load_inventory(tmp_path)
 
 
-@pytest.mark.timeout(900)  # the first time a tree is fetched
-def test_C3_figures_of_the_real_tree():
+@pytest.fixture(scope="module")
+def real_tree():
+    """The fetched tree; the first time that takes minutes."""
     fetch = subprocess.run([sys.executable, "-m", "conformance", "fetch", "--json"], capture_output=True, text=True)
     assert fetch.returncode == 0, fetch.stderr
-    tree = json.loads(fetch.stdout)
-    summary = load_inventory(Path(tree["path"]), use_cache=False).summary()
-    if tree["version"] == "2.6.0":
+    return json.loads(fetch.stdout)
+
+
+@pytest.fixture(scope="module")
+def real_inventory(real_tree):
+    return load_inventory(Path(real_tree["path"]), use_cache=False)
+
+
+@pytest.mark.timeout(900)
+def test_C3_figures_of_the_real_tree(real_tree, real_inventory):
+    summary = real_inventory.summary()
+    if real_tree["version"] == "2.6.0":
         assert (summary["files"], summary["classes"], summary["tests"]) == (855, 1883, 23788)
         assert summary["labels"] == {"unclassified": 1883}
     else:
         assert summary["files"] > 800 and summary["classes"] == sum(summary["labels"].values())
+
+
+@pytest.mark.timeout(900)
+def test_C7_inference_agrees_with_labels_given_by_hand(real_tree, real_inventory):
+    sample = read_document(HERE / "hand_labels.yaml").value
+    if real_tree["version"] != sample["version"]:
+        pytest.skip(f"the labels are those of {sample['version']}, the tree is {real_tree['version']}")
+    wrong = []
+    for item in sample["classes"]:
+        path, _, name = item["class"].partition("::")
+        row = real_inventory.files[path]
+        guess = infer(row, next(cls for cls in row.classes if cls.name == name), real_inventory)
+        assert guess.evidence
+        if guess.label != item["label"]:
+            wrong.append((item["class"], item["label"], guess))
+    assert len(sample["classes"]) == 60
+    assert len(wrong) <= 0.05 * 60, wrong

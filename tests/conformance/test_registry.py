@@ -67,9 +67,11 @@ def test_C14_the_most_specific_rule_wins(tmp_path, test, first):
 
 
 def test_C14_modifiers_add_to_the_verdict(tmp_path):
-    found = Registry(rules(tmp_path, LEVELS)).matching(TestId("test/test_x.py", "TestC", "test_a", "add", "float32"))
+    test = TestId("test/test_x.py", "TestC", "test_a", "add", "float32")
+    registry = Registry(rules(tmp_path, LEVELS))
+    found = registry.matching(test)
     assert Registry.deadline_factor(found) == 7
-    assert Registry.tolerance(found) == (0.1, 0.2)
+    assert registry.tolerance(test, found) == (0.1, 0.2)
 
 
 def test_C13_conditions_and_expiry(tmp_path):

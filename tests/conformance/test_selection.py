@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(
 HERE = Path(__file__).parent
 TREE = HERE / "labels_tree"
 
-UPSTREAM = """
-import json, sys, unittest
+UNITTEST = """
+import json, sys
 sys.path.insert(0, sys.argv[1])
 from torch.testing._internal.common_utils import HardwareClassification, HardwareClassificationTestLoader
 import test_labels
@@ -27,21 +27,40 @@ for label in HardwareClassification:
     loader = HardwareClassificationTestLoader({label})
     suite = loader.loadTestsFromModule(test_labels)
     cases = HardwareClassificationTestLoader.iter_test_cases_recursively(suite)
-    answer[label.name] = sorted(f"{type(c).__name__}.{c._testMethodName}" for c in cases)
+    answer[label.name] = sorted((type(c).__name__, c._testMethodName) for c in cases)
 print("answer:" + json.dumps(answer))
+"""
+PYTEST = """
+import json, sys
+import pytest
+from torch.testing._internal.common_utils import HardwareClassification, filter_by_hw_classification
+
+class Filter:
+    def pytest_collection_modifyitems(self, items):
+        answer = {}
+        for label in HardwareClassification:
+            kept = []
+            filter_by_hw_classification(items, {label}, lambda item: getattr(item, "cls", None), on_match=kept.append)
+            answer[label.name] = sorted((item.cls.__name__, item.name) for item in kept)
+        print("\\nanswer:" + json.dumps(answer))
+
+pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", "/dev/null", "--rootdir",
+             sys.argv[1],
+             sys.argv[1] + "/test_labels.py"], plugins=[Filter()])
 """
 
 
-@pytest.fixture(scope="module")
-def upstream():
-    """What ``HardwareClassificationTestLoader`` selects, label by label."""
+@pytest.fixture(scope="module", params=["unittest", "pytest"])
+def upstream(request):
+    """What upstream's own filter selects, label by label: class and method names as upstream generates them."""
+    script = {"unittest": UNITTEST, "pytest": PYTEST}[request.param]
     done = subprocess.run(
-        [sys.executable, "-c", UPSTREAM, str(TREE / "test")], capture_output=True, text=True,
+        [sys.executable, "-c", script, str(TREE / "test")], capture_output=True, text=True,
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu",
              "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    line = next(text for text in done.stdout.splitlines() if text.startswith("answer:"))
+    line = next((text for text in done.stdout.splitlines() if text.startswith("answer:")), None)
+    assert line is not None, done.stdout + done.stderr
     return json.loads(line.removeprefix("answer:"))
 
 
@@ -57,14 +76,47 @@ def plan(conformance):
     return json.loads(done.stdout)
 
 
-def test_C6_same_answer_as_upstreams_loader(upstream, plan):
+def test_C6_same_answer_as_upstreams_own_filter(upstream, plan):
     for label, cases in upstream.items():
-        ours = [row for row in plan["tests"] if row["label"] == label and row["action"] == "run"]
+        ours = sorted(
+            tuple(row["id"].partition("::")[2].split("::"))
+            for row in plan["tests"]
+            if row["label"] == label and row["action"] == "run"
+        )
         assert len(ours) == len(cases), (label, cases, ours)
-        methods = sorted(case.rpartition(".")[2] for case in cases)
-        for row, method in zip(sorted(ours, key=lambda r: r["id"].rpartition("::")[2]), methods, strict=True):
-            assert method.startswith(row["id"].rpartition("::")[2].partition("[")[0].partition("@")[0])
-    assert sum(map(len, upstream.values())) >= 9
+        for (our_class, our_test), (cls, method) in zip(ours, cases, strict=True):
+            assert cls.removesuffix("CPU") == our_class
+            assert method.startswith(our_test.partition("[")[0].partition("@")[0])
+    assert sum(map(len, upstream.values())) >= 16
+
+
+def test_C10_classes_that_upstream_leaves_out_are_not_applicable(plan):
+    rows = {row["id"]: row for row in plan["tests"]}
+    cuda = rows["test/test_labels.py::TestCudaOnly::test_l@cpu"]
+    assert (cuda["action"], cuda["reason"]) == ("not_applicable", "blocked upstream by only_for=['cuda']")
+    assert rows["test/test_labels.py::TestNotOnCpu::test_m@cpu"]["action"] == "deselected"  # it has no label
+
+
+def test_C10_a_run_accounts_for_classes_that_upstream_leaves_out(conformance, tmp_path, results):
+    done = conformance(
+        "run", "--profile", HERE / "cpu_profile", "--upstream", TREE, "--output", tmp_path / "out",
+        "test_labels.py::TestCudaOnly", "test_labels.py::TestNotOnCpu", "test_labels.py::TestDevice",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines, summary = results(tmp_path / "out")
+    assert summary["balanced"] is True
+    assert summary["outcomes"] == {"not_applicable": 2, "passed": 3}
+    blocked = {line["test"]: line["reason"] for line in lines if line["outcome"] == "not_applicable"}
+    assert blocked["test_m"] == "blocked upstream by except_for=['cpu', 'meta']"
+
+
+def test_C6_a_label_of_the_wrong_type_is_an_error(conformance):
+    done = conformance(
+        "plan", "--json", "--profile", HERE / "cpu_profile", "--upstream", TREE, "test_wrong_label.py",
+    )  # fmt: skip
+    (error,) = json.loads(done.stdout)["errors"]
+    assert error["outcome"] == "error"
+    assert error["file"] == "test/test_wrong_label.py::TestWrong::test_a"
 
 
 def test_C7_unclassified_are_listed_by_name(plan):
@@ -73,6 +125,7 @@ def test_C7_unclassified_are_listed_by_name(plan):
         "test/test_labels.py::TestTakenBack::test_a",
         "test/test_labels.py::TestTakenBack::test_d",
         "test/test_labels.py::TestPlain::test_e",
+        "test/test_labels.py::TestNotOnCpu::test_m@cpu",
         "test/test_labels.py::test_function",
     }
     assert {row["action"] for row in plan["tests"] if row["id"] in left} == {"deselected"}

@@ -86,9 +86,41 @@ class TestUninstantiated(TestCase):
         pass
 
 
+class TestCudaOnly(TestCase):
+    hw_classification = HardwareClassification.ACCELERATOR
+
+    def test_l(self, device):
+        pass
+
+
+class TestNotOnCpu(TestCase):
+    def test_m(self, device):
+        pass
+
+
+class TestHolder(TestCase):
+    hw_classification = HardwareClassification.GENERIC
+
+    class TestInner(TestCase):
+        hw_classification = HardwareClassification.GENERIC
+
+        def test_nested(self):
+            pass
+
+    def test_n(self):
+        pass
+
+
+class TestDiamond(TestInherited, TestOverridden):
+    def test_o(self):
+        pass
+
+
 def test_function():
     pass
 
 
 instantiate_device_type_tests(TestDevice, globals(), only_for="cpu")
+instantiate_device_type_tests(TestCudaOnly, globals(), only_for="cuda")
+instantiate_device_type_tests(TestNotOnCpu, globals(), except_for=("cpu", "meta"))
 instantiate_parametrized_tests(TestParametrized)

@@ -1,0 +1,100 @@
+"""``conformance capabilities probe | settings | audit``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from conformance.capabilities import audit as auditing
+from conformance.capabilities.probe import declaration, probe_operators
+from conformance.cli import options as o
+from conformance.cli.app import app
+from conformance.cli.import_ import dump
+from conformance.errors import ConformanceError, Exit
+from conformance.profile import load_profile
+from conformance.registry.names import installed_names
+
+capabilities = typer.Typer(
+    no_args_is_help=True, help="What a backend declares: found out, turned into settings, audited."
+)
+app.add_typer(capabilities, name="capabilities")
+
+
+@capabilities.command()
+def probe(
+    profile: o.ProfileOption = None,
+    ops: Annotated[str, typer.Option("--ops", metavar="GLOB", help="Only operators named like this.")] = "*",
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Per operator.")] = 60.0,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Capabilities file to write.")] = None,
+) -> None:
+    """Try every operator of the installed torch's database on the device and write a first declaration.
+
+    An operator is declared for the dtypes whose first sample ran; one that crashes or hangs costs itself only. Without
+    --output the file is printed.
+    """
+    loaded = load_profile(profile)
+    if output is not None and output.exists():
+        raise ConformanceError(
+            f"--output {output}: exists; give a new file, a declaration that was edited is not replaced"
+        )
+
+    def progress(done: int, total: int) -> None:
+        if done % 25 == 0 or done == total:
+            typer.echo(f"{done} of {total} operators tried", err=True)
+
+    tried = probe_operators(loaded, ops, timeout, progress)
+    works = sum(bool(item.works) for item in tried)
+    text = f"# What ran on {loaded.device} when every operator was tried once; edit it.\n" + dump(declaration(tried))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+    lost = [f"{item.op} ({item.lost})" for item in tried if item.lost]
+    typer.echo(f"{works} of {len(tried)} operators run" + (f"; lost: {', '.join(lost)}" if lost else ""), err=True)
+
+
+@capabilities.command()
+def settings(profile: o.ProfileOption = None) -> None:
+    """Print what the declaration means for upstream's own test base, as JSON.
+
+    `op_allowlist` and `op_overrides` are arguments of DeviceTypeTestBase.set_test_configs, for those who run upstream's
+    tests with upstream's own runner.
+    """
+    json.dump(auditing.settings(load_profile(profile).declared(), installed_names()), sys.stdout, indent=1)
+    typer.echo()
+
+
+@capabilities.command()
+def audit(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="results.jsonl of a run, or its folder.")],
+    profile: o.ProfileOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Compare the declaration with a run: never tested, passing but undeclared, passing by fallback, failing.
+
+    Exit codes: 0 the declaration holds (what was not tested is listed), 2 it does not.
+    """
+    path = results / "results.jsonl" if results.is_dir() else results
+    try:
+        lines: list[dict[str, Any]] = [
+            json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line
+        ]
+    except OSError as error:
+        raise ConformanceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConformanceError(f"{path}: is no results.jsonl: {error}") from error
+    found = auditing.audit(load_profile(profile).declared(), lines, installed_names())
+    if as_json:
+        json.dump(found.row(), sys.stdout, indent=1)
+        typer.echo()
+    else:
+        for title, names in found.row().items():
+            if names:
+                shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+                typer.echo(f"{len(names)} {title}: {shown}")
+        typer.echo("the declaration holds" if found.clean else "the declaration does not hold")
+    raise typer.Exit(Exit.AS_EXPECTED if found.clean else Exit.USAGE)
