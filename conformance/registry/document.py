@@ -36,6 +36,9 @@ class _Loader(_Base):  # type: ignore[misc]
         return ""
 
 
+_QUOTED = ("'", '"', "|", ">")
+"""Styles of scalars that are texts whatever they look like."""
+
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -97,7 +100,7 @@ class Document:
 
     def _build(self, node: Node) -> Any:
         if isinstance(node, ScalarNode):
-            return _scalar(node.value) if node.style is None else node.value
+            return node.value if node.style in _QUOTED else _scalar(node.value)
         key = id(node)
         if key in self._done:
             return self._done[key]

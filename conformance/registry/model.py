@@ -255,7 +255,7 @@ class RegistryFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     version: Annotated[int, Field(ge=1, le=1)]
-    rules: list[Rule] = []
+    rules: Annotated[list[Rule], BeforeValidator(lambda value: [] if value is None else value)] = []
 
 
 class FeatureSelector(BaseModel):

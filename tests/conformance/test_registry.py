@@ -7,6 +7,7 @@ import pytest
 from conformance.errors import ConformanceError
 from conformance.ids import TestId
 from conformance.profile import load_profile
+from conformance.registry.document import Document
 from conformance.registry.load import load_rules
 from conformance.registry.match import Registry
 
@@ -35,6 +36,51 @@ def test_C12_errors_name_file_line_and_column(tmp_path, text, where, what):
     with pytest.raises(ConformanceError) as error:
         rules(tmp_path, text)
     assert f"registry.yaml:{where}: " in str(error.value)
+    assert what in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1), ("-7", -7), ("1.5", 1.5), (".5", 0.5), ("1e3", 1000.0), ("'1'", "1"), ('"true"', "true"),
+        ("true", True),
+        ("no", "no"), ("on", "on"), ("1:30", "1:30"), ("2027-06-30", "2027-06-30"), ("~", None), ("", None),
+        (".inf", float("inf")), ("[a, 1]", ["a", 1]), ("{a: null}", {"a": None}), ("&x [1]", [1]),
+    ],
+)  # fmt: skip
+def test_C12_scalars_mean_what_yaml_1_2_says(tmp_path, text, value):
+    found = Document(tmp_path, f"key: {text}\n").value["key"]
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a: 1\na: 2\n", "2:1: the key 'a' stands twice"),
+        ("a: &x [*x]\n", "1:4: not YAML: the alias holds itself"),
+        ("? [a]\n: 1\n", "1:3: not YAML that is used here"),
+        ("a: \x07\n", "1:4: not YAML"),
+        ("a: *x\n", "1:4: not YAML"),
+        ("[" * 100_000, "not YAML"),
+    ],
+)
+def test_C12_what_is_no_yaml_has_a_place(tmp_path, text, what):
+    with pytest.raises(ConformanceError) as error:
+        Document(tmp_path / "x.yaml", text)
+    assert what in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "what"),
+    [
+        ("tset", "tset: a, test: b, action: skip, reason: slow", "unknown key; did you mean 'test'"),
+        ("action", "test: b, action: skp, reason: slow", "did you mean 'skip'"),
+        ("reason", "test: b, action: skip, reason: numeric", "did you mean 'numerics'"),
+    ],
+)
+def test_C12_the_nearest_key_or_word_is_named(tmp_path, key, text, what):
+    with pytest.raises(ConformanceError) as error:
+        rules(tmp_path, f"  - {{{text}}}\n")
     assert what in str(error.value)
 
 
