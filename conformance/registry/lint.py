@@ -209,23 +209,23 @@ class Linter:
         won: Counter[int] = Counter()
         beaten: dict[int, Counter[int]] = defaultdict(Counter)
         ties: dict[tuple[int, int], TestId] = {}
+        verdict = {id(rule) for rule in registry.rules if rule.action not in _MODIFIERS}
         for test in tests:
             found = registry.matching(test)
-            verdicts = []
-            for rule in found:
-                matched[id(rule)] += 1
-                if rule.action not in _MODIFIERS:
-                    verdicts.append(rule)
+            if not found:
+                continue
+            numbers = [id(rule) for rule in found]
+            matched.update(numbers)
+            verdicts = [number for number in numbers if number in verdict]
             if not verdicts:
                 continue
-            winner = verdicts[0]
-            won[id(winner)] += 1
-            for rule in verdicts[1:]:
-                beaten[id(rule)][id(winner)] += 1
-            if len(verdicts) > 1:
-                second = verdicts[1]
-                pair = (id(winner), id(second))
-                if pair not in ties and _contradict(registry, winner, second):
+            winner, *others = verdicts
+            won[winner] += 1
+            for number in others:
+                beaten[number][winner] += 1
+            if others and (pair := (winner, others[0])) not in ties:
+                first, second = (next(rule for rule in found if id(rule) == number) for number in pair)
+                if _contradict(registry, first, second):
                     ties[pair] = test
         known = {id(rule): rule for rule in registry.rules}
         for rule in registry.rules:
