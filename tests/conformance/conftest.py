@@ -14,7 +14,7 @@ LABELS = HERE / "labels_tree"
 CPU_PROFILE = HERE / "cpu_profile"
 
 # Trees that are run by conformance; pytest itself would not survive collecting them.
-collect_ignore = ["hostile_tree", "labels_tree"]
+collect_ignore = ["hostile_tree", "labels_tree", "pocket_device"]
 
 
 @pytest.fixture(scope="session")

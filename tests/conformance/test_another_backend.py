@@ -1,0 +1,30 @@
+"""A new PrivateUse1 backend needs a profile and no code."""
+
+from pathlib import Path
+
+POCKET = Path(__file__).parent / "pocket_device"
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_backend_that_no_code_knows_runs_its_first_tests(conformance, tmp_path, results):
+    done = conformance(
+        "run", "--profile", POCKET, "--upstream", POCKET / "tree", "--output", tmp_path / "out",
+        PYTHONPATH=f"{POCKET}:{ROOT}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines, summary = results(tmp_path / "out")
+    assert summary["balanced"] is True
+    assert {line["id"].rpartition("::")[2]: line["outcome"] for line in lines} == {
+        "test_add[][float32]@pocket": "passed",
+        "test_add[][int64]@pocket": "passed",
+        "test_expected@pocket": "xfailed",
+        "test_cuda@pocket": "not_applicable",
+    }
+
+
+def test_no_code_names_a_backend():
+    for path in (ROOT / "conformance").rglob("*.py"):
+        words = path.read_text(encoding="utf-8")
+        # Formats are named after the projects whose lists they are; docstrings show names as examples.
+        code = "\n".join(line for line in words.splitlines() if "spyre_backend" in line)
+        assert not code, path
