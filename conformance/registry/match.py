@@ -35,6 +35,19 @@ def _pattern(glob: str) -> Callable[[str], object]:
     return re.compile(translate(glob)).match
 
 
+class _Memo(dict[str, bool]):
+    """A predicate over few different values, each judged once."""
+
+    def __init__(self, judge: Predicate) -> None:
+        super().__init__()
+        self._judge = judge
+
+    def __missing__(self, value: str) -> bool:
+        answer = self[value] = self._judge(value)
+        return answer
+
+
+@lru_cache(maxsize=100_000)
 def matcher(part: str, patterns: tuple[str, ...]) -> Predicate:
     """Whether a part of a test's id is one of some names or fits one of some globs.
 
@@ -57,7 +70,7 @@ def matcher(part: str, patterns: tuple[str, ...]) -> Predicate:
 
     if part != "dtype":
         return one
-    return lambda value: one(value) or ("," in value and any(one(item) for item in value.split(",")))
+    return _Memo(lambda value: one(value) or ("," in value and any(map(one, value.split(","))))).__getitem__
 
 
 @dataclass(frozen=True, slots=True)
