@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,28 +30,19 @@ from conformance.selection.labels import parse_labels
 def _find(text: str, inventory: Inventory, upstream: Path | None, device: str) -> list[TestId]:
     """Tests that a person's spelling means; a generated name is taken apart with torch's own names."""
     spelled = normalise(text)
-    found = []
+    exact = parse(spelled) if any(char in spelled for char in "[@") else None
+    written = Written(inventory.files)
+    found: list[TestId] = []
     for target in resolve_targets([text], inventory.files, upstream, Path.cwd()):
-        exact = parse(spelled) if any(char in spelled for char in "[@") else None
-        row = inventory.files[target.path]
         for cls, test in target.names:
             if exact is not None:
-                found.append(TestId(target.path, exact.cls, *(getattr(exact, k) for k in _PARTS)))
-            elif not test or _is_written(row, cls, test, inventory):
+                found.append(replace(exact, file=target.path))
+            elif (target.path, cls) in written.places.get(test, ()):
                 found.append(TestId(target.path, cls, test))
-            else:
+            elif test:
                 names = installed_names()
-                variants = Variants(Written(inventory.files), names.infos, names.dtypes, [device])
-                found += variants.resolve(cls, test, target.path)
+                found += Variants(written, names.infos, names.dtypes, [device]).resolve(cls, test, target.path)
     return [test for test in found if test.test]
-
-
-_PARTS = ("test", "op", "dtype", "other", "device")
-
-
-def _is_written(row: object, cls: str, test: str, inventory: Inventory) -> bool:
-    path = getattr(row, "path", "")
-    return (path, cls) in Written(inventory.files).places.get(test, ())
 
 
 def _print(found: Explanation) -> None:

@@ -59,15 +59,15 @@ class Written:
             for method in row.functions:
                 self.places[method.name].add((path, ""))
 
-    def find_class(self, name: str) -> tuple[list[WrittenClass], bool]:
-        """Classes of that name, or those whose device variant has it, and whether it was a variant's."""
+    def find_class(self, name: str) -> list[WrittenClass]:
+        """Classes of that name, or those whose device variant has it."""
         if name in self.classes:
-            return self.classes[name], False
+            return self.classes[name]
         end = len(name.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"))
         for cut in range(end, len(name)):
             if found := [item for item in self.classes.get(name[:cut], ()) if item.instantiated]:
-                return found, True
-        return [], False
+                return found
+        return []
 
 
 def _pair(where: str) -> tuple[str, str]:
@@ -104,7 +104,7 @@ class Variants:
             test: method as reported.
             file: as in ids; ``""`` for any.
         """
-        classes = self.written.find_class(cls)[0] if cls else self._having(test, file)
+        classes = self.written.find_class(cls) if cls else self._having(test, file)
         found: list[TestId] = []
         for item in classes:
             if not file or item.file == file:

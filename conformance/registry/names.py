@@ -49,11 +49,6 @@ class Names:
     dtypes: tuple[str, ...]
     cpu_dtypes: dict[str, tuple[str, ...]]
 
-    @property
-    def operators(self) -> tuple[str, ...]:
-        """Operators alone."""
-        return tuple(self.cpu_dtypes)
-
 
 def _version() -> str:
     spec = importlib.util.find_spec("torch")
