@@ -1,6 +1,8 @@
 #include "card/allocator.h"
 
 #include "card/error.h"
+#include "card/mutant.h"
+#include "card/operation.h"
 
 #include <algorithm>
 #include <bit>
@@ -19,15 +21,29 @@ void Gauge::remove(std::int64_t amount) {
   freed += amount;
 }
 
+Span slice(const Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  if (offset > block.length || bytes > block.length - offset)
+    throw MemoryFault(std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
+                      " are not part of an allocation of " + std::to_string(block.length) + " bytes");
+  return {block.position + (SPYRE_MUTANT(storage_offset_dropped) ? 0 : offset), bytes};
+}
+
 RegionAllocator::RegionAllocator(const Arena& arena, std::uint64_t position, std::uint64_t capacity,
-                                 std::uint32_t handles)
-    : arena_(arena), base_(position), capacity_(capacity), handles_(handles),
-      granule_(round_up((capacity + handles - 1) / handles, kStickBytes)) {
-  if (capacity == 0 || capacity % kStickBytes != 0 || handles == 0)
+                                 const MemoryOptions& options)
+    : arena_(arena), base_(position), capacity_(capacity), options_(options),
+      granule_(round_up(capacity / std::max(1u, options.handles), kStickBytes)) {
+  if (options.handles == 0 || options.domains == 0 || capacity == 0 ||
+      capacity % (kStickBytes * options.domains) != 0)
     throw InvalidArgument(
-        "a device needs at least one region handle and a capacity that is a positive multiple of " +
-        std::to_string(kStickBytes) + " bytes");
-  unreserved_.emplace(0, capacity);
+        "a device needs at least one region handle, at least one memory domain and a capacity that is "
+        "a positive multiple of " +
+        std::to_string(kStickBytes) + " bytes in each domain");
+  const std::uint64_t part = capacity / options.domains;
+  for (std::uint64_t domain = 0; domain < options.domains; ++domain)
+    unreserved_.push_back({{domain * part, part}});
+  windows_ = {{position + capacity, capacity}};
+  pools_.resize(std::size_t{2} * options.domains);
+  domain_in_use_.resize(options.domains, 0);
 }
 
 RegionAllocator::~RegionAllocator() = default;
@@ -73,14 +89,15 @@ void RegionAllocator::give_node(Block* node) {
 
 void RegionAllocator::link(Block* block) {
   const auto [first, second] = bin_of(block->length);
-  Block*& head = bins_[first][second];
+  Pool& pool = pool_of(*block);
+  Block*& head = pool.bins[first][second];
   block->bin_previous = nullptr;
   block->bin_next = head;
   if (head != nullptr)
     head->bin_previous = block;
   head = block;
-  second_mask_[first] |= 1u << second;
-  first_mask_ |= std::uint64_t{1} << first;
+  pool.second_mask[first] |= 1u << second;
+  pool.first_mask |= std::uint64_t{1} << first;
 }
 
 void RegionAllocator::unlink(Block* block) {
@@ -91,89 +108,189 @@ void RegionAllocator::unlink(Block* block) {
     return;
   }
   const auto [first, second] = bin_of(block->length);
-  bins_[first][second] = block->bin_next;
+  Pool& pool = pool_of(*block);
+  pool.bins[first][second] = block->bin_next;
   if (block->bin_next != nullptr)
     return;
-  second_mask_[first] &= ~(1u << second);
-  if (second_mask_[first] == 0)
-    first_mask_ &= ~(std::uint64_t{1} << first);
+  pool.second_mask[first] &= ~(1u << second);
+  if (pool.second_mask[first] == 0)
+    pool.first_mask &= ~(std::uint64_t{1} << first);
 }
 
-Block* RegionAllocator::find_fit(std::uint64_t length) {
+Block* RegionAllocator::find_fit(const Pool& pool, std::uint64_t length) {
   auto [first, second] = bin_for_request(length);
-  std::uint32_t seconds = second_mask_[first] & (~std::uint32_t{0} << second);
+  std::uint32_t seconds = pool.second_mask[first] & (~std::uint32_t{0} << second);
   if (seconds == 0) {
-    const std::uint64_t firsts = first_mask_ & (~std::uint64_t{0} << (first + 1));
+    const std::uint64_t firsts = pool.first_mask & (~std::uint64_t{0} << (first + 1));
     if (firsts == 0) {
       // The request's own class may still hold a block that is long enough: the last resort before a new
       // region.
       const auto own = bin_of(length);
-      for (Block* block = bins_[own.first][own.second]; block != nullptr; block = block->bin_next)
+      for (Block* block = pool.bins[own.first][own.second]; block != nullptr; block = block->bin_next)
         if (block->length >= length)
           return block;
       return nullptr;
     }
     first = std::countr_zero(firsts);
-    seconds = second_mask_[first];
+    seconds = pool.second_mask[first];
   }
-  return bins_[first][std::countr_zero(seconds)];
+  return pool.bins[first][std::countr_zero(seconds)];
 }
 
-Block* RegionAllocator::reserve_region(std::uint64_t length) {
+void RegionAllocator::take_range(AddressRanges& ranges, AddressRanges::iterator range, std::uint64_t length) {
+  const auto [position, whole] = *range;
+  ranges.erase(range);
+  if (whole != length)
+    ranges.emplace(position + length, whole - length);
+}
+
+void RegionAllocator::give_range(AddressRanges& ranges, std::uint64_t position, std::uint64_t length) {
+  auto [entry, inserted] = ranges.emplace(position, length);
+  if (auto next = std::next(entry); next != ranges.end() && entry->first + entry->second == next->first) {
+    entry->second += next->second;
+    ranges.erase(next);
+  }
+  if (entry == ranges.begin())
+    return;
+  auto previous = std::prev(entry);
+  if (previous->first + previous->second == entry->first) {
+    previous->second += entry->second;
+    ranges.erase(entry);
+  }
+}
+
+Block* RegionAllocator::reserve_region(std::uint64_t length, Use use, std::uint32_t domain) {
+  AddressRanges& ranges = unreserved_[domain];
   const std::uint64_t wanted = std::max(length, granule_);
+  const auto first_of = [&](std::uint64_t least) {
+    return std::find_if(ranges.begin(), ranges.end(),
+                        [&](const auto& entry) { return entry.second >= least; });
+  };
   // The last piece of the address space may be shorter than a granule: it serves requests that fit.
-  auto piece = std::find_if(unreserved_.begin(), unreserved_.end(),
-                            [&](const auto& entry) { return entry.second >= wanted; });
-  if (piece == unreserved_.end())
-    piece = std::find_if(unreserved_.begin(), unreserved_.end(),
-                         [&](const auto& entry) { return entry.second >= length; });
-  if (piece == unreserved_.end())
+  auto piece = first_of(wanted);
+  if (piece == ranges.end())
+    piece = first_of(length);
+  if (piece == ranges.end())
     return nullptr;
   auto slot =
       std::find_if(regions_.begin(), regions_.end(), [](const Region& region) { return region.length == 0; });
   if (slot == regions_.end()) {
-    if (regions_.size() == handles_)
+    if (options_.mode == Mode::VF && regions_.size() == options_.handles)
       return nullptr;
     slot = regions_.insert(regions_.end(), Region{});
   }
   const std::uint64_t position = piece->first;
   const std::uint64_t taken = std::min(wanted, piece->second);
-  const std::uint64_t rest = piece->second - taken;
-  unreserved_.erase(piece);
-  if (rest != 0)
-    unreserved_.emplace(position + taken, rest);
+  take_range(ranges, piece, taken);
 
   Block* block = take_node();
   block->region = static_cast<RegionId>(slot - regions_.begin());
   block->length = taken;
   block->position = base_ + position;
-  *slot = Region{position, taken, block};
+  *slot = Region{position, taken, block, use, domain};
   link(block);
   stats_.regions.add(1);
   stats_.reserved_bytes.add(static_cast<std::int64_t>(taken));
   return block;
 }
 
-Block* RegionAllocator::allocate(std::uint64_t bytes) {
+Block* RegionAllocator::allocate(std::uint64_t bytes, Use use, const Placement& placement) {
   if (bytes == 0)
     return nullptr;
+  check_placement(placement);
   const std::lock_guard lock(mutex_);
-  const bool possible = bytes <= capacity_;
-  const std::uint64_t length = possible ? round_up(bytes, kStickBytes) : bytes;
-  Block* block = possible ? find_fit(length) : nullptr;
-  if (block == nullptr && possible) {
-    block = reserve_region(length);
+  if (Block* block = allocate_locked(bytes, use, placement))
+    return block;
+  refuse(bytes);
+}
+
+Block* RegionAllocator::try_allocate(std::uint64_t bytes, Use use, const Placement& placement) {
+  if (bytes == 0)
+    return nullptr;
+  check_placement(placement);
+  const std::lock_guard lock(mutex_);
+  Block* block = allocate_locked(bytes, use, placement);
+  if (block == nullptr)
+    ++stats_.retries;
+  return block;
+}
+
+void RegionAllocator::check_placement(const Placement& placement) const {
+  for (const std::uint32_t domain : placement.domains)
+    if (domain >= options_.domains)
+      throw InvalidArgument("there is no memory domain " + std::to_string(domain) + ": the device has " +
+                            std::to_string(options_.domains));
+  if (placement.granule % kStickBytes != 0)
+    throw InvalidArgument("an interleaving granule of " + std::to_string(placement.granule) +
+                          " bytes is not a multiple of " + std::to_string(kStickBytes));
+  if (placement.granule != 0 && placement.domains.empty())
+    throw InvalidArgument("interleaving needs at least one memory domain");
+  if (placement.granule == 0 && placement.domains.size() > 1)
+    throw InvalidArgument("interleaving over " + std::to_string(placement.domains.size()) +
+                          " memory domains needs a granule");
+}
+
+std::uint32_t RegionAllocator::emptiest_domain() const {
+  return static_cast<std::uint32_t>(std::min_element(domain_in_use_.begin(), domain_in_use_.end()) -
+                                    domain_in_use_.begin());
+}
+
+Block* RegionAllocator::allocate_locked(std::uint64_t bytes, Use use, const Placement& placement) {
+  if (bytes > capacity_)
+    return nullptr;
+  const std::uint64_t length = round_up(bytes, kStickBytes);
+  Block* block = nullptr;
+  if (placement.granule != 0)
+    block = interleave(length, use, placement);
+  else
+    block = carve(length, use, placement.domains.empty() ? emptiest_domain() : placement.domains.front());
+  if (block == nullptr)
+    return nullptr;
+  block->requested = bytes;
+  live_.emplace(block->position, block);
+  stats_.allocations.add(1);
+  stats_.allocated_bytes.add(static_cast<std::int64_t>(length));
+  stats_.requested_bytes.add(static_cast<std::int64_t>(bytes));
+  return block;
+}
+
+Block* RegionAllocator::interleave(std::uint64_t length, Use use, const Placement& placement) {
+  const auto room = std::find_if(windows_.begin(), windows_.end(),
+                                 [&](const auto& entry) { return entry.second >= length; });
+  if (room == windows_.end())
+    return nullptr;
+  Interleaved parts{{}, placement, use};
+  for (std::uint64_t done = 0; done < length; done += placement.granule) {
+    const std::uint32_t domain = placement.domains[parts.pieces.size() % placement.domains.size()];
+    Block* piece = carve(std::min(placement.granule, length - done), use, domain);
+    if (piece == nullptr) {
+      for (Block* taken : parts.pieces)
+        give_back(taken);
+      return nullptr;
+    }
+    parts.pieces.push_back(piece);
+  }
+  Block* window = take_node();
+  window->region = kManyRegions;
+  window->length = length;
+  window->position = room->first;
+  window->live = true;
+  take_range(windows_, room, length);
+  interleaved_.emplace(window, std::move(parts));
+  return window;
+}
+
+Block* RegionAllocator::carve(std::uint64_t length, Use use, std::uint32_t domain) {
+  Block* block = find_fit(pool(use, domain), length);
+  if (block == nullptr) {
+    block = reserve_region(length, use, domain);
     if (block == nullptr && release_free_regions_locked() != 0) {
       ++stats_.retries;
-      block = reserve_region(length);
+      block = reserve_region(length, use, domain);
     }
   }
-  if (block == nullptr) {
-    ++stats_.out_of_memory;
-    throw OutOfMemory(bytes, capacity_ - static_cast<std::uint64_t>(stats_.allocated_bytes.current),
-                      largest_free_locked(), capacity_, static_cast<std::uint32_t>(stats_.regions.current),
-                      handles_);
-  }
+  if (block == nullptr)
+    return nullptr;
   unlink(block);
   if (block->length > length) {
     Block* rest = take_node();
@@ -190,24 +307,12 @@ Block* RegionAllocator::allocate(std::uint64_t bytes) {
     link(rest);
   }
   block->live = true;
-  block->requested = bytes;
-  live_.emplace(block->position, block);
-  stats_.allocations.add(1);
-  stats_.allocated_bytes.add(static_cast<std::int64_t>(length));
-  stats_.requested_bytes.add(static_cast<std::int64_t>(bytes));
+  domain_in_use_[domain] += length;
   return block;
 }
 
-void RegionAllocator::free(Block* block) {
-  if (block == nullptr)
-    return;
-  const std::lock_guard lock(mutex_);
-  if (!block->live)
-    throw MemoryFault("a block of device memory was freed twice");
-  live_.erase(block->position);
-  stats_.allocations.remove(1);
-  stats_.allocated_bytes.remove(static_cast<std::int64_t>(block->length));
-  stats_.requested_bytes.remove(static_cast<std::int64_t>(block->requested));
+void RegionAllocator::give_back(Block* block) {
+  domain_in_use_[regions_[block->region].domain] -= block->length;
   block->live = false;
   block->requested = 0;
   if (Block* next = block->next; next != nullptr && !next->live) {
@@ -228,6 +333,47 @@ void RegionAllocator::free(Block* block) {
     block = previous;
   }
   link(block);
+}
+
+void RegionAllocator::free(Block* block) {
+  if (block == nullptr)
+    return;
+  const std::lock_guard lock(mutex_);
+  if (!block->live)
+    throw MemoryFault("a block of device memory was freed twice");
+  live_.erase(block->position);
+  stats_.allocations.remove(1);
+  stats_.allocated_bytes.remove(static_cast<std::int64_t>(block->length));
+  stats_.requested_bytes.remove(static_cast<std::int64_t>(block->requested));
+  if (block->region != kManyRegions) {
+    give_back(block);
+    return;
+  }
+  const auto parts = interleaved_.find(block);
+  for (Block* piece : parts->second.pieces)
+    give_back(piece);
+  interleaved_.erase(parts);
+  arena_.discard(block->position, block->length);
+  give_range(windows_, block->position, block->length);
+  give_node(block);
+}
+
+Description RegionAllocator::describe(std::uint64_t position) const {
+  const std::lock_guard lock(mutex_);
+  auto entry = live_.upper_bound(position);
+  if (entry == live_.begin())
+    return {};
+  const Block* block = std::prev(entry)->second;
+  if (position - block->position >= block->length)
+    return {};
+  const auto chunk_of = [](const Block& piece) { return Chunk{piece.region, piece.offset, piece.length}; };
+  if (block->region != kManyRegions)
+    return {{chunk_of(*block)}, {{regions_[block->region].domain}, 0}};
+  const Interleaved& parts = interleaved_.at(block);
+  Description result{{}, parts.placement};
+  for (const Block* piece : parts.pieces)
+    result.chunks.push_back(chunk_of(*piece));
+  return result;
 }
 
 Block* RegionAllocator::at(std::uint64_t position) const {
@@ -255,11 +401,14 @@ void RegionAllocator::check(std::uint64_t position, std::uint64_t bytes) const {
     throw MemoryFault("access of " + std::to_string(bytes) + " bytes at position " +
                       std::to_string(position) + ": no live allocation is there");
   const std::uint64_t within = position - block->position;
-  if (bytes > block->length - within)
-    throw MemoryFault("access of " + std::to_string(bytes) + " bytes at region " +
-                      std::to_string(block->region) + ", offset " + std::to_string(block->offset + within) +
-                      " runs past the end of its allocation of " + std::to_string(block->length) +
-                      " bytes at offset " + std::to_string(block->offset));
+  if (bytes <= block->length - within)
+    return;
+  const std::string where =
+      block->region == kManyRegions
+          ? "byte " + std::to_string(within) + " of an interleaved allocation"
+          : "region " + std::to_string(block->region) + ", offset " + std::to_string(block->offset + within);
+  throw MemoryFault("access of " + std::to_string(bytes) + " bytes at " + where +
+                    " runs past the end of its allocation of " + std::to_string(block->length) + " bytes");
 }
 
 std::uint64_t RegionAllocator::release_free_regions() {
@@ -278,33 +427,71 @@ std::uint64_t RegionAllocator::release_free_regions_locked() {
     stats_.regions.remove(1);
     stats_.reserved_bytes.remove(static_cast<std::int64_t>(region.length));
     released += region.length;
-    auto [entry, inserted] = unreserved_.emplace(region.position, region.length);
-    if (auto next = std::next(entry);
-        next != unreserved_.end() && entry->first + entry->second == next->first) {
-      entry->second += next->second;
-      unreserved_.erase(next);
-    }
-    if (entry != unreserved_.begin()) {
-      auto previous = std::prev(entry);
-      if (previous->first + previous->second == entry->first) {
-        previous->second += entry->second;
-        unreserved_.erase(entry);
-      }
-    }
+    give_range(unreserved_[region.domain], region.position, region.length);
     region = Region{};
   }
   return released;
 }
 
-std::uint64_t RegionAllocator::largest_free_locked() const {
+void RegionAllocator::refuse(std::uint64_t bytes) {
+  ++stats_.out_of_memory;
+  const std::uint64_t available = capacity_ - static_cast<std::uint64_t>(stats_.allocated_bytes.current);
   std::uint64_t largest = 0;
-  for (const auto& classes : bins_)
-    for (const Block* head : classes)
-      for (const Block* block = head; block != nullptr; block = block->bin_next)
-        largest = std::max(largest, block->length);
-  for (const auto& [position, length] : unreserved_)
-    largest = std::max(largest, length);
-  return largest;
+  for (const AddressRanges& ranges : unreserved_)
+    for (const auto& [position, length] : ranges)
+      largest = std::max(largest, length);
+  std::string list;
+  for (const RegionInfo& region : regions_locked()) {
+    largest = std::max(largest, region.largest_free);
+    list += (list.empty() ? "; by region: " : ", ") + std::to_string(region.id) + ": " +
+            std::to_string(region.free) + " free, largest " + std::to_string(region.largest_free);
+  }
+  const auto in_use = std::to_string(stats_.regions.current);
+  throw OutOfMemory("cannot allocate " + std::to_string(bytes) + " bytes: " + std::to_string(available) +
+                        " of " + std::to_string(capacity_) + " bytes are free, the largest free block has " +
+                        std::to_string(largest) + " bytes, " +
+                        (options_.mode == Mode::VF ? in_use + " of " + std::to_string(options_.handles) +
+                                                         " region handles are in use"
+                                                   : in_use + " region handles are in use") +
+                        list,
+                    bytes, available, largest);
+}
+
+std::vector<RegionInfo> RegionAllocator::regions_locked() const {
+  std::vector<RegionInfo> result;
+  for (const Region& region : regions_) {
+    if (region.length == 0)
+      continue;
+    RegionInfo info{static_cast<RegionId>(&region - regions_.data()),
+                    region.use,
+                    region.domain,
+                    base_ + region.position,
+                    region.length,
+                    0,
+                    0};
+    for (const Block* block = region.head; block != nullptr; block = block->next) {
+      if (block->live)
+        continue;
+      info.free += block->length;
+      info.largest_free = std::max(info.largest_free, block->length);
+    }
+    result.push_back(info);
+  }
+  return result;
+}
+
+std::vector<RegionInfo> RegionAllocator::regions() const {
+  const std::lock_guard lock(mutex_);
+  return regions_locked();
+}
+
+Use RegionAllocator::use_of(std::uint64_t position) const {
+  const std::lock_guard lock(mutex_);
+  const auto entry = live_.upper_bound(position);
+  if (entry == live_.begin())
+    return Use::Tensor;
+  const Block* block = std::prev(entry)->second;
+  return block->region == kManyRegions ? interleaved_.at(block).use : regions_[block->region].use;
 }
 
 MemoryStats RegionAllocator::stats() const {

@@ -2,15 +2,32 @@
 
 #include "card/error.h"
 
+#include <cstring>
 #include <exception>
+#include <limits>
+#include <optional>
 #include <string>
-#include <vector>
+#include <variant>
 
 namespace spyre::card {
 
-Device::Device(const Arena& arena, std::uint64_t position, std::uint64_t capacity, std::uint32_t handles)
-    : arena_(arena), position_(position), capacity_(capacity), memory_(arena, position, capacity, handles) {
-  default_queue_ = queues_.emplace(0, std::make_unique<Queue>(*this)).first->second.get();
+Device::Device(Scheduler& scheduler, const Arena& arena, std::uint64_t position, std::uint64_t capacity,
+               const MemoryOptions& options, int index)
+    : scheduler_(scheduler), arena_(arena), position_(position), capacity_(capacity), index_(index),
+      memory_(arena, position, capacity, options), compute_(PipelineKind::Compute, index, 1),
+      to_device_(PipelineKind::ToDevice, index, 1), to_host_(PipelineKind::ToHost, index, 1),
+      peer_(PipelineKind::Peer, index, 1) {
+  default_queue_ = queues_.emplace(0, std::make_unique<Queue>(scheduler, *this, 0)).first->second.get();
+}
+
+Device::~Device() {
+  queues_.clear();
+  end_threads();
+}
+
+void Device::end_threads() {
+  for (Pipeline* pipeline : {&compute_, &to_device_, &to_host_, &peer_})
+    scheduler_.stop(*pipeline);
 }
 
 Queue& Device::queue(QueueId id) {
@@ -23,45 +40,41 @@ Queue& Device::queue(QueueId id) {
   return *entry->second;
 }
 
-QueueId Device::open_queue() {
+QueueId Device::open_queue(int priority) {
   const std::lock_guard lock(queues_mutex_);
   const QueueId id = queues_.rbegin()->first + 1;
-  queues_.emplace(id, std::make_unique<Queue>(*this));
+  queues_.emplace(id, std::make_unique<Queue>(scheduler_, *this, id, priority));
   return id;
 }
 
+std::vector<Queue*> Device::queues() const {
+  const std::lock_guard lock(queues_mutex_);
+  std::vector<Queue*> result;
+  for (const auto& [id, queue] : queues_)
+    result.push_back(queue.get());
+  return result;
+}
+
 void Device::synchronize() {
-  std::vector<Queue*> queues;
-  {
-    const std::lock_guard lock(queues_mutex_);
-    for (const auto& [id, queue] : queues_)
-      queues.push_back(queue.get());
-  }
   std::exception_ptr first;
-  for (Queue* queue : queues)
-    if (auto error = queue->drain(); error && !first)
-      first = error;
+  std::uint64_t earliest = std::numeric_limits<std::uint64_t>::max();
+  for (Queue* queue : queues()) {
+    std::uint64_t order = 0;
+    auto error = queue->drain(&order);
+    if (error && order < earliest) {
+      first = std::move(error);
+      earliest = order;
+    }
+  }
   if (first)
     std::rethrow_exception(first);
 }
 
 bool Device::idle() const {
-  const std::lock_guard lock(queues_mutex_);
-  for (const auto& [id, queue] : queues_)
+  for (const Queue* queue : queues())
     if (!queue->idle())
       return false;
   return true;
-}
-
-void Device::shut_down() {
-  std::vector<Queue*> queues;
-  {
-    const std::lock_guard lock(queues_mutex_);
-    for (const auto& [id, queue] : queues_)
-      queues.push_back(queue.get());
-  }
-  for (Queue* queue : queues)
-    queue->shut_down();
 }
 
 std::byte* Device::access(const Span& span) const {
@@ -69,6 +82,32 @@ std::byte* Device::access(const Span& span) const {
     return peers_(span);
   memory_.check(span.position, span.bytes);
   return arena_.backing(span.position);
+}
+
+std::vector<std::byte> Device::read_program(const Span& span) {
+  const std::byte* bytes = access(span);
+  const std::lock_guard lock(program_mutex_);
+  return {bytes, bytes + span.bytes};
+}
+
+void Device::execute(Operation& operation, std::span<const std::byte> program) {
+  if (auto* callback = std::get_if<HostCallback>(&operation.body)) {
+    callback->call();
+  } else if (auto* compute = std::get_if<Compute>(&operation.body)) {
+    compute->kernel(program);
+  } else if (const auto* in = std::get_if<CopyToDevice>(&operation.body)) {
+    std::byte* target = access(in->device);
+    std::optional<std::lock_guard<std::mutex>> lock;
+    if (memory_.use_of(in->device.position) == Use::Program)
+      lock.emplace(program_mutex_);
+    std::memcpy(target, in->host, in->device.bytes);
+  } else if (const auto* out = std::get_if<CopyToHost>(&operation.body)) {
+    std::memcpy(out->host, access(out->device), out->device.bytes);
+  } else if (const auto* across = std::get_if<CopyPeer>(&operation.body)) {
+    std::memcpy(access(across->target), access(across->source), across->source.bytes);
+  } else if (const auto* fill = std::get_if<Fill>(&operation.body)) {
+    std::memset(access(fill->device), fill->value, fill->device.bytes);
+  }
 }
 
 } // namespace spyre::card

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -35,23 +36,39 @@ public:
 // Work that was skipped because something it depended on failed before it.
 class Poisoned final : public CardError {
 public:
+  Poisoned(const std::string& text, std::exception_ptr cause) : CardError(text), cause(std::move(cause)) {}
+
+  // What failed first.
+  const std::exception_ptr cause;
+};
+
+// Waits that can never end. The text names their streams and events.
+class Deadlock final : public CardError {
+public:
   using CardError::CardError;
 };
 
 // No free range is long enough. Carries the figures a message or a retry policy needs, in bytes.
 class OutOfMemory final : public CardError {
 public:
-  OutOfMemory(std::uint64_t requested, std::uint64_t available, std::uint64_t largest, std::uint64_t capacity,
-              std::uint32_t regions, std::uint32_t handles)
-      : CardError("cannot allocate " + std::to_string(requested) + " bytes: " + std::to_string(available) +
-                  " of " + std::to_string(capacity) + " bytes are free, the largest free block has " +
-                  std::to_string(largest) + " bytes, " + std::to_string(regions) + " of " +
-                  std::to_string(handles) + " region handles are in use"),
-        requested(requested), available(available), largest(largest) {}
+  OutOfMemory(const std::string& text, std::uint64_t requested, std::uint64_t available,
+              std::uint64_t largest)
+      : CardError(text), requested(requested), available(available), largest(largest) {}
 
   const std::uint64_t requested;
   const std::uint64_t available;
   const std::uint64_t largest;
 };
+
+// The message of an exception of any type.
+inline std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an error without a message";
+  }
+}
 
 } // namespace spyre::card

@@ -3,39 +3,37 @@
 #include "card/error.h"
 
 #include <algorithm>
-#include <string>
+#include <atomic>
+#include <utility>
 
 namespace spyre::card {
 namespace {
 
-std::string text_of(const std::exception_ptr& cause) {
-  try {
-    std::rethrow_exception(cause);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an error without a message";
-  }
+std::string numbered() {
+  static std::atomic<std::uint64_t> last{0};
+  return "event " + std::to_string(++last);
 }
 
 } // namespace
 
-std::uint64_t Event::announce() {
+SoftwareEvent::SoftwareEvent(std::string name) : name_(name.empty() ? numbered() : std::move(name)) {}
+
+std::uint64_t SoftwareEvent::announce() {
   const std::lock_guard lock(mutex_);
   return ++announced_;
 }
 
-std::uint64_t Event::version() const {
+std::uint64_t SoftwareEvent::version() const {
   const std::lock_guard lock(mutex_);
   return announced_;
 }
 
-void Event::signal(std::uint64_t version) {
+void SoftwareEvent::signal(std::uint64_t version, Ticks time) {
   {
     const std::lock_guard lock(mutex_);
     if (version > reached_) {
       reached_ = version;
-      time_ = Clock::now();
+      time_ = time;
     }
     // A version that failed earlier stays failed for those who still wait for it; older failures have no
     // waiter left.
@@ -44,29 +42,33 @@ void Event::signal(std::uint64_t version) {
   reached_cv_.notify_all();
 }
 
-void Event::fail(std::uint64_t version, std::exception_ptr cause) {
+void SoftwareEvent::fail(std::uint64_t version, std::exception_ptr cause, Ticks time) {
   {
     const std::lock_guard lock(mutex_);
     reached_ = std::max(reached_, version);
-    time_ = Clock::now();
+    time_ = time;
     failures_.emplace(version, std::move(cause));
   }
   reached_cv_.notify_all();
 }
 
-bool Event::reached(std::uint64_t version) const {
+bool SoftwareEvent::reached(std::uint64_t version) const {
   const std::lock_guard lock(mutex_);
   return reached_ >= version;
 }
 
-void Event::wait(std::uint64_t version) const {
-  std::unique_lock lock(mutex_);
-  reached_cv_.wait(lock, [&] { return reached_ >= version; });
-  if (const auto failure = failures_.find(version); failure != failures_.end())
-    throw Poisoned("the work an event marks failed: " + text_of(failure->second));
+std::exception_ptr SoftwareEvent::failure(std::uint64_t version) const {
+  const std::lock_guard lock(mutex_);
+  const auto failure = failures_.find(version);
+  return failure == failures_.end() ? nullptr : failure->second;
 }
 
-Event::Clock::time_point Event::time() const {
+void SoftwareEvent::block(std::uint64_t version) const {
+  std::unique_lock lock(mutex_);
+  reached_cv_.wait(lock, [&] { return reached_ >= version; });
+}
+
+Ticks SoftwareEvent::time() const {
   const std::lock_guard lock(mutex_);
   if (announced_ == 0)
     throw InvalidArgument("the event has not been recorded");

@@ -1,0 +1,903 @@
+#include "card/scheduler.h"
+
+#include "card/device.h"
+#include "card/error.h"
+#include "card/item.h"
+#include "card/mutant.h"
+#include "card/queue.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <string>
+
+namespace spyre::card {
+namespace {
+
+// An operation that was passed over this often goes next, whatever its priority.
+constexpr unsigned kPatience = 16;
+
+thread_local const Frame* innermost = nullptr;
+
+bool inside(const Queue& queue) {
+  for (const Frame* frame = innermost; frame != nullptr; frame = frame->outer)
+    if (frame->queue == &queue)
+      return true;
+  return false;
+}
+
+bool inside(const Pipeline& pipeline) {
+  for (const Frame* frame = innermost; frame != nullptr; frame = frame->outer)
+    if (frame->pipeline == &pipeline)
+      return true;
+  return false;
+}
+
+// Combines one lambda per kind of operation for std::visit.
+template <class... Cases> struct Match : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases> Match(Cases...) -> Match<Cases...>;
+
+// In the order of Operation::body.
+constexpr std::array kLabels{"host callback", "copy to device", "copy to host", "copy to peer",
+                             "compute",       "fill",           "signal",       "wait"};
+
+void check_sticks(const Operation& operation) {
+  const auto check = [](const Span& span) {
+    if (span.position % kStickBytes != 0)
+      throw InvalidArgument("a transfer starts at position " + std::to_string(span.position) +
+                            " of device memory, which is not a multiple of " + std::to_string(kStickBytes) +
+                            " bytes");
+  };
+  std::visit(Match{
+                 [&](const CopyToDevice& op) { check(op.device); },
+                 [&](const CopyToHost& op) { check(op.device); },
+                 [&](const CopyPeer& op) {
+                   check(op.source);
+                   check(op.target);
+                 },
+                 [](const auto&) {},
+             },
+             operation.body);
+}
+
+// Everything the operation touches: its body's spans and what it declares.
+Footprint footprint_of(Operation& operation) {
+  Footprint all = std::move(operation.footprint);
+  std::visit(Match{
+                 [&](const CopyToDevice& op) { all.writes.push_back(op.device); },
+                 [&](const CopyToHost& op) { all.reads.push_back(op.device); },
+                 [&](const CopyPeer& op) {
+                   all.reads.push_back(op.source);
+                   all.writes.push_back(op.target);
+                 },
+                 [&](const Fill& op) { all.writes.push_back(op.device); },
+                 [](const auto&) {},
+             },
+             operation.body);
+  return all;
+}
+
+std::string stream_text(const Queue& queue) {
+  return "stream " + std::to_string(queue.id()) + " of device " + std::to_string(queue.device().index());
+}
+
+std::string wait_text(const EventWait& wait) {
+  return wait.event->name() + " (version " + std::to_string(wait.version) + ")";
+}
+
+} // namespace
+
+const char* name_of(PipelineKind kind) {
+  switch (kind) {
+  case PipelineKind::Compute:
+    return "compute";
+  case PipelineKind::ToDevice:
+    return "h2d";
+  case PipelineKind::ToHost:
+    return "d2h";
+  case PipelineKind::Peer:
+    return "peer";
+  case PipelineKind::Host:
+    return "host";
+  case PipelineKind::Fetch:
+    return "fetch";
+  }
+  return "unknown";
+}
+
+Scheduler::Scheduler(const Options& options)
+    : options_(options), host_(PipelineKind::Host, -1, std::max(1u, options.host_workers)) {}
+
+Scheduler::~Scheduler() {
+  shut_down();
+}
+
+// ---------------------------------------------------------------------------------------------- time
+
+Ticks Scheduler::time_now() const {
+  if (options_.clock == ClockKind::Virtual)
+    return sim_now_;
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - epoch_)
+      .count();
+}
+
+Ticks Scheduler::now() {
+  const Lock lock(mutex_);
+  return time_now();
+}
+
+Ticks Scheduler::cost_of(const Item& item) const {
+  const CostModel& costs = options_.costs;
+  const Operation& operation = item.operation;
+  const auto transfer = [&](std::uint64_t bytes, double rate) {
+    return costs.transfer + CostModel::at_rate(bytes, rate);
+  };
+  const Ticks own =
+      operation.cost
+          ? *operation.cost
+          : std::visit(
+                Match{
+                    [&](const HostCallback&) { return costs.host_callback; },
+                    [&](const CopyToDevice& op) { return transfer(op.device.bytes, costs.to_device_rate); },
+                    [&](const CopyToHost& op) { return transfer(op.device.bytes, costs.to_host_rate); },
+                    [&](const CopyPeer& op) { return transfer(op.source.bytes, costs.peer_rate); },
+                    [&](const Compute&) { return costs.compute; },
+                    [&](const Fill& op) {
+                      return costs.compute + CostModel::at_rate(op.device.bytes, costs.memory_rate);
+                    },
+                    [](const auto&) { return Ticks{0}; },
+                },
+                operation.body);
+  return own + std::max(Ticks{0}, item.fetch_end - item.start);
+}
+
+// ---------------------------------------------------------------------------------- from the host
+
+void Scheduler::submit(Queue& queue, Operation operation) {
+  check_sticks(operation);
+  auto owned = std::make_unique<Item>();
+  Item& item = *owned;
+  item.queue = &queue;
+  item.kind = operation.body.index();
+  const Footprint footprint = footprint_of(operation);
+  if (SPYRE_MUTANT(memory_freed_at_submission))
+    operation.keeps.reset();
+  item.operation = std::move(operation);
+  item.pipeline = pipeline_of(item);
+  const auto* signal = std::get_if<EventSignal>(&item.operation.body);
+
+  Lock lock(mutex_);
+  if (queue.closed_) {
+    const ShutDown refused("the stream was shut down: no work can be submitted");
+    // Nobody else will ever reach this version.
+    if (signal != nullptr)
+      fire(*signal, std::make_exception_ptr(refused));
+    settle(lock);
+    throw refused;
+  }
+  spend(lock, options_.costs.launch);
+  item.id = queue.last_ = next_item_++;
+  if (!footprint.empty()) {
+    item.has_footprint = true;
+    for (const Edge& edge : tracker_.admit(item.id, reinterpret_cast<std::uintptr_t>(&queue), footprint)) {
+      if (!item.predecessors.empty() && item.predecessors.back() == edge.from)
+        continue;
+      item.predecessors.push_back(edge.from);
+      tracked_.at(edge.from)->successors.push_back(&item);
+    }
+    item.blockers = item.predecessors.size();
+    tracked_.emplace(item.id, &item);
+  }
+  queue.items_.push_back(std::move(owned));
+  if (const auto* compute = std::get_if<Compute>(&item.operation.body);
+      compute != nullptr && compute->program.bytes != 0) {
+    queue.device_.fetch_unit().queued.emplace(item.id, &item);
+    fetch_ahead(queue.device_);
+  }
+  if (signal != nullptr) {
+    if (SPYRE_MUTANT(event_signalled_at_issue))
+      signal->event->signal(signal->version, time_now());
+    pending_signals_.emplace(std::pair(signal->event.get(), signal->version), &queue);
+    // Who waits for it may now be known to wait for ever.
+    wake_waiters(*signal->event);
+  }
+  if (runs_here(queue, item)) {
+    queue.in_flight_ = true;
+    item.takes_place = item.pipeline->kind != PipelineKind::Host;
+    if (item.takes_place)
+      ++item.pipeline->running;
+    begin(item);
+    run(item, lock);
+    complete(item);
+  } else if (queue.items_.size() == 1) {
+    changed_.push_back(&queue);
+  }
+  settle(lock);
+}
+
+bool Scheduler::runs_here(const Queue& queue, const Item& item) const {
+  if (options_.clock == ClockKind::Virtual || item.operation.detached || item.pipeline == nullptr ||
+      queue.items_.size() != 1 || queue.in_flight_ || item.blockers != 0 || queue.error_)
+    return false;
+  return item.pipeline->kind == PipelineKind::Host ||
+         (item.pipeline->running < item.pipeline->capacity && item.pipeline->ready.empty());
+}
+
+std::exception_ptr Scheduler::drain(Queue& queue, std::uint64_t* order) {
+  // A callback that waits for its own queue would wait for itself.
+  if (inside(queue))
+    return nullptr;
+  Lock lock(mutex_);
+  const std::uint64_t target = queue.last_;
+  const auto done = [&] { return queue.completed_ >= target && queue.burying_ == 0; };
+  if (options_.clock == ClockKind::Virtual)
+    drive(lock, done);
+  if (!done()) {
+    ++queue.sleepers_;
+    queue.changed_.wait(lock, done);
+    --queue.sleepers_;
+  }
+  if (order != nullptr)
+    *order = queue.error_order_;
+  return std::exchange(queue.error_, nullptr);
+}
+
+bool Scheduler::idle(Queue& queue) {
+  Lock lock(mutex_);
+  spend(lock, options_.costs.event);
+  return queue.items_.empty() && !queue.in_flight_ && queue.burying_ == 0;
+}
+
+void Scheduler::wait(const Event& event, std::uint64_t version) {
+  if (options_.clock == ClockKind::Virtual) {
+    Lock lock(mutex_);
+    drive(lock, [&] { return event.reached(version); });
+    if (!event.reached(version))
+      throw Deadlock("the host waits for " + event.name() + " (version " + std::to_string(version) +
+                     "), which no submitted operation signals");
+  }
+  event.block(version);
+  if (const auto cause = event.failure(version))
+    throw Poisoned("the work an event marks failed: " + text_of(cause), cause);
+}
+
+bool Scheduler::reached(const Event& event, std::uint64_t version) {
+  if (options_.clock == ClockKind::Virtual) {
+    Lock lock(mutex_);
+    spend(lock, options_.costs.event);
+  }
+  return event.reached(version);
+}
+
+void Scheduler::pass_time_until(const std::function<bool()>& done) {
+  if (options_.clock == ClockKind::Wall)
+    return;
+  Lock lock(mutex_);
+  drive(lock, done);
+}
+
+void Scheduler::notify(const Event& event) {
+  Lock lock(mutex_);
+  wake_waiters(event);
+  settle(lock);
+}
+
+void Scheduler::abandon(Queue& queue, std::exception_ptr cause) {
+  Lock lock(mutex_);
+  if (!queue.items_.empty())
+    fail(queue, std::move(cause));
+  changed_.push_back(&queue);
+  settle(lock);
+}
+
+void Scheduler::close(Queue& queue) {
+  if (inside(queue))
+    return;
+  Lock lock(mutex_);
+  queue.closed_ = true;
+  const auto done = [&] { return queue.items_.empty() && !queue.in_flight_ && queue.burying_ == 0; };
+  while (!done()) {
+    if (const EventWait* wait = parked_wait(queue); wait != nullptr && blockers_of(queue).empty()) {
+      fail(queue,
+           std::make_exception_ptr(ShutDown("the stream was shut down while it waited for " +
+                                            wait_text(*wait) + ", which no submitted operation signals")));
+      bury_head(queue);
+      changed_.push_back(&queue);
+      settle(lock);
+    } else if (options_.clock == ClockKind::Virtual &&
+               !(driver_ != std::thread::id{} && driver_ != std::this_thread::get_id())) {
+      drive(lock, done);
+    } else {
+      ++queue.sleepers_;
+      queue.changed_.wait(lock);
+      --queue.sleepers_;
+    }
+  }
+}
+
+bool Scheduler::all_idle() const {
+  return std::all_of(queues_.begin(), queues_.end(), [](const Queue* queue) {
+    return queue->items_.empty() && !queue->in_flight_ && queue->burying_ == 0;
+  });
+}
+
+void Scheduler::shut_down() {
+  {
+    Lock lock(mutex_);
+    closed_ = true;
+    for (Queue* queue : queues_)
+      queue->closed_ = true;
+    if (options_.clock == ClockKind::Virtual)
+      drive(lock, [&] { return all_idle(); });
+    while (!all_idle()) {
+      const bool moving = std::any_of(queues_.begin(), queues_.end(), [](const Queue* queue) {
+        return queue->in_flight_ || queue->burying_ != 0;
+      });
+      // No signal can come any more when nothing runs and nothing can be submitted.
+      if (moving || !give_up_waits(/*shutting_down=*/true))
+        quiet_.wait(lock);
+      settle(lock);
+    }
+  }
+  stop(host_);
+}
+
+void Scheduler::stop(Pipeline& pipeline) {
+  std::vector<std::thread> workers;
+  {
+    const Lock lock(mutex_);
+    pipeline.stopping = true;
+    workers.swap(pipeline.workers);
+    pipeline.wake.notify_all();
+  }
+  for (std::thread& worker : workers)
+    worker.join();
+}
+
+void Scheduler::start_recording() {
+  const Lock lock(mutex_);
+  recording_ = true;
+  intervals_.clear();
+}
+
+std::vector<Interval> Scheduler::stop_recording() {
+  const Lock lock(mutex_);
+  recording_ = false;
+  std::vector<Interval> result = std::exchange(intervals_, {});
+  std::stable_sort(result.begin(), result.end(), [](const Interval& a, const Interval& b) {
+    return std::tie(a.start, a.operation) < std::tie(b.start, b.operation);
+  });
+  return result;
+}
+
+std::size_t Scheduler::outstanding() {
+  const Lock lock(mutex_);
+  std::size_t count = 0;
+  for (const Queue* queue : queues_)
+    count += queue->items_.size();
+  return count;
+}
+
+std::pair<std::size_t, std::size_t> Scheduler::tracked() {
+  const Lock lock(mutex_);
+  return {tracker_.outstanding(), tracker_.segments()};
+}
+
+// ------------------------------------------------------------------------------------------- turns
+
+void Scheduler::begin_turn(Queue& queue, TurnState& turn) {
+  if (inside(queue)) {
+    turn.nested = true;
+    return;
+  }
+  Pipeline& compute = queue.device_.compute();
+  turn.borrowed = inside(compute);
+  Lock lock(mutex_);
+  if (queue.closed_)
+    throw ShutDown("the stream was shut down: no work can be submitted");
+  if (options_.clock == ClockKind::Wall && queue.items_.empty() && !queue.in_flight_ &&
+      (turn.borrowed || (compute.running == 0 && compute.ready.empty()))) {
+    if (queue.error_)
+      std::rethrow_exception(std::exchange(queue.error_, nullptr));
+    queue.in_flight_ = true;
+    if (!turn.borrowed)
+      ++compute.running;
+    turn.id = queue.last_ = next_item_++;
+    if (recording_)
+      turn.start = time_now();
+  } else {
+    auto item = std::make_unique<Item>();
+    item->queue = &queue;
+    item->pipeline = &compute;
+    item->turn = &turn;
+    item->takes_place = !turn.borrowed;
+    item->operation.body = Compute{};
+    item->kind = item->operation.body.index();
+    turn.item = item.get();
+    spend(lock, options_.costs.launch);
+    item->id = turn.id = queue.last_ = next_item_++;
+    queue.items_.push_back(std::move(item));
+    if (queue.items_.size() == 1)
+      changed_.push_back(&queue);
+    settle(lock);
+    if (options_.clock == ClockKind::Virtual)
+      drive(lock, [&] { return turn.granted; });
+    turn.wake.wait(lock, [&] { return turn.granted; });
+    if (turn.error)
+      std::rethrow_exception(turn.error);
+  }
+  turn.frame = {&queue, turn.borrowed ? nullptr : &compute, innermost};
+  innermost = &turn.frame;
+}
+
+void Scheduler::end_turn(Queue& queue, TurnState& turn) noexcept {
+  if (turn.nested)
+    return;
+  innermost = turn.frame.outer;
+  Lock lock(mutex_);
+  if (turn.item != nullptr) {
+    complete(*turn.item);
+    if (turn.drives) {
+      driver_ = {};
+      driven_.notify_all();
+    }
+  } else {
+    Pipeline& compute = queue.device_.compute();
+    if (recording_ && turn.start != 0)
+      intervals_.push_back(
+          {compute.device, compute.kind, queue.id_, turn.id, "compute", turn.start, time_now()});
+    queue.in_flight_ = false;
+    queue.completed_ = turn.id;
+    if (!turn.borrowed)
+      --compute.running;
+    if (!queue.items_.empty())
+      changed_.push_back(&queue);
+    if (!compute.ready.empty())
+      dispatch(compute);
+    if (queue.sleepers_ != 0)
+      queue.changed_.notify_all();
+  }
+  settle(lock);
+}
+
+void Scheduler::grant(TurnState& turn) {
+  turn.granted = true;
+  turn.wake.notify_all();
+  driven_.notify_all();
+}
+
+// ----------------------------------------------------------------------------- what happens next
+
+Pipeline* Scheduler::pipeline_of(const Item& item) const {
+  Device& device = item.queue->device_;
+  return std::visit(Match{
+                        [&](const HostCallback&) { return const_cast<Pipeline*>(&host_); },
+                        [&](const CopyToDevice&) { return &device.to_device(); },
+                        [&](const CopyToHost&) { return &device.to_host(); },
+                        [&](const CopyPeer&) { return &device.peer(); },
+                        [&](const Compute&) { return &device.compute(); },
+                        [&](const Fill&) { return &device.compute(); },
+                        [](const auto&) { return static_cast<Pipeline*>(nullptr); },
+                    },
+                    item.operation.body);
+}
+
+void Scheduler::settle(Lock& lock) {
+  for (;;) {
+    while (!changed_.empty()) {
+      Queue* queue = changed_.front();
+      changed_.pop_front();
+      advance(*queue);
+    }
+    if (graves_.empty() && ashes_.empty())
+      break;
+    // Destroying an operation may run anything, for instance free memory or submit.
+    auto graves = std::exchange(graves_, {});
+    auto ashes = std::exchange(ashes_, {});
+    lock.unlock();
+    for (auto& [queue, item] : graves)
+      item.reset();
+    ashes.clear();
+    lock.lock();
+    for (const auto& [queue, item] : graves) {
+      --queue->burying_;
+      if (queue->sleepers_ != 0)
+        queue->changed_.notify_all();
+    }
+  }
+  if (closed_)
+    quiet_.notify_all();
+}
+
+void Scheduler::advance(Queue& queue) {
+  while (!queue.in_flight_ && !queue.items_.empty()) {
+    Item& item = *queue.items_.front();
+    const auto* wait = std::get_if<EventWait>(&item.operation.body);
+    const bool blocked =
+        item.blockers != 0 || (wait != nullptr && !queue.error_ && !wait->event->reached(wait->version));
+    if (blocked) {
+      if (item.blockers == 0 && !item.waits) {
+        item.waits = true;
+        waiting_[wait->event.get()].push_back(&queue);
+      }
+      const std::uint64_t id = item.id;
+      look_for_deadlock(queue);
+      if (!queue.items_.empty() && queue.items_.front()->id == id)
+        return;
+      continue;
+    }
+    if (item.turn != nullptr && (queue.error_ || !item.takes_place)) {
+      TurnState& turn = *item.turn;
+      if (queue.error_) {
+        turn.error = std::exchange(queue.error_, nullptr);
+        turn.item = nullptr;
+        bury_head(queue);
+        grant(turn);
+        continue;
+      }
+      queue.in_flight_ = true;
+      grant(turn);
+      return;
+    }
+    if (const auto* signal = std::get_if<EventSignal>(&item.operation.body)) {
+      fire(*signal, queue.error_);
+      bury_head(queue);
+      continue;
+    }
+    if (queue.error_) {
+      bury_head(queue);
+      continue;
+    }
+    if (wait != nullptr) {
+      if (const auto cause = wait->event->failure(wait->version))
+        fail(queue,
+             std::make_exception_ptr(Poisoned("the work an event marks failed: " + text_of(cause), cause)));
+      bury_head(queue);
+      continue;
+    }
+    queue.in_flight_ = true;
+    item.pipeline->ready.push_back(&item);
+    dispatch(*item.pipeline);
+    return;
+  }
+}
+
+Item* Scheduler::take_most_urgent(Pipeline& pipeline) {
+  const auto before = [](const Item* a, const Item* b) {
+    const bool a_waited = a->passed_over >= kPatience;
+    const bool b_waited = b->passed_over >= kPatience;
+    if (a_waited != b_waited)
+      return a_waited;
+    if (!a_waited && a->queue->priority_ != b->queue->priority_)
+      return a->queue->priority_ < b->queue->priority_;
+    return a->id < b->id;
+  };
+  const auto best = std::min_element(pipeline.ready.begin(), pipeline.ready.end(), before);
+  Item* item = *best;
+  pipeline.ready.erase(best);
+  for (Item* other : pipeline.ready)
+    if (other->id < item->id || other->passed_over != 0)
+      ++other->passed_over;
+  return item;
+}
+
+void Scheduler::dispatch(Pipeline& pipeline) {
+  while (pipeline.running < pipeline.capacity && !pipeline.ready.empty()) {
+    Item& item = *take_most_urgent(pipeline);
+    ++pipeline.running;
+    begin(item);
+    if (options_.clock == ClockKind::Virtual) {
+      item.end = item.start + cost_of(item);
+      ends_.push({item.end, ++starts_, &item});
+    } else if (item.turn != nullptr) {
+      grant(*item.turn);
+    } else {
+      pipeline.assigned.push_back(&item);
+      if (pipeline.assigned.size() > pipeline.idle_workers && pipeline.workers.size() < pipeline.capacity)
+        pipeline.workers.emplace_back([this, &pipeline] { work(pipeline); });
+      else
+        pipeline.wake.notify_one();
+    }
+  }
+}
+
+void Scheduler::work(Pipeline& pipeline) {
+  Lock lock(mutex_);
+  for (;;) {
+    ++pipeline.idle_workers;
+    pipeline.wake.wait(lock, [&] { return !pipeline.assigned.empty() || pipeline.stopping; });
+    --pipeline.idle_workers;
+    if (pipeline.assigned.empty())
+      return;
+    Item& item = *pipeline.assigned.front();
+    pipeline.assigned.pop_front();
+    run(item, lock);
+    complete(item);
+    settle(lock);
+  }
+}
+
+void Scheduler::begin(Item& item) {
+  item.start = time_now();
+  const auto* compute = std::get_if<Compute>(&item.operation.body);
+  if (compute == nullptr || compute->program.bytes == 0)
+    return;
+  if (!item.fetched)
+    fetch(item);
+  Device& device = item.queue->device_;
+  FetchUnit& unit = device.fetch_unit();
+  unit.queued.erase(item.id);
+  if (unit.held == &item)
+    unit.held = nullptr;
+  fetch_ahead(device);
+}
+
+void Scheduler::run(Item& item, Lock& lock) {
+  const bool timed = recording_ && options_.clock == ClockKind::Wall;
+  const Frame frame{item.queue, item.takes_place ? item.pipeline : nullptr, innermost};
+  lock.unlock();
+  innermost = &frame;
+  std::exception_ptr error = item.fault;
+  if (timed)
+    item.start = time_now();
+  try {
+    if (!error)
+      item.queue->device_.execute(item.operation, item.program);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (timed)
+    item.end = time_now();
+  // What the operation held is free before anybody can know that it has completed.
+  item.operation.body = HostCallback{};
+  item.operation.keeps.reset();
+  innermost = frame.outer;
+  lock.lock();
+  if (error)
+    fail(*item.queue, std::move(error));
+}
+
+void Scheduler::complete(Item& item) {
+  Queue& queue = *item.queue;
+  Pipeline& pipeline = *item.pipeline;
+  if (item.turn != nullptr && options_.clock == ClockKind::Wall)
+    item.end = time_now();
+  // A turn inside of another one's compute is part of it; an operation that began before the recording has no
+  // end.
+  if (recording_ && (item.takes_place || item.turn == nullptr) && item.end >= item.start)
+    record(item, pipeline.kind, item.start, item.end);
+  if (item.takes_place)
+    --pipeline.running;
+  queue.in_flight_ = false;
+  const std::unique_ptr<Item> done = pop(queue);
+  changed_.push_back(&queue);
+  dispatch(pipeline);
+}
+
+std::unique_ptr<Item> Scheduler::pop(Queue& queue) {
+  std::unique_ptr<Item> item = std::move(queue.items_.front());
+  queue.items_.pop_front();
+  queue.completed_ = item->id;
+  if (item->has_footprint) {
+    tracker_.retire(item->id);
+    tracked_.erase(item->id);
+    for (Item* successor : item->successors)
+      if (--successor->blockers == 0)
+        changed_.push_back(successor->queue);
+  }
+  if (item->waits) {
+    const auto& wait = std::get<EventWait>(item->operation.body);
+    const auto parked = waiting_.find(wait.event.get());
+    if (parked != waiting_.end()) {
+      std::erase(parked->second, &queue);
+      if (parked->second.empty())
+        waiting_.erase(parked);
+    }
+  }
+  FetchUnit& unit = queue.device_.fetch_unit();
+  if (!unit.queued.empty() && unit.queued.erase(item->id) != 0) {
+    if (unit.held == item.get())
+      unit.held = nullptr;
+    fetch_ahead(queue.device_);
+  }
+  if (queue.sleepers_ != 0)
+    queue.changed_.notify_all();
+  return item;
+}
+
+void Scheduler::bury_head(Queue& queue) {
+  ++queue.burying_;
+  graves_.emplace_back(&queue, pop(queue));
+}
+
+void Scheduler::fail(Queue& queue, std::exception_ptr error) {
+  if (queue.error_ && !SPYRE_MUTANT(last_error_instead_of_first)) {
+    ashes_.push_back(std::move(error));
+    return;
+  }
+  queue.error_ = std::move(error);
+  queue.error_order_ = ++errors_;
+}
+
+void Scheduler::fire(const EventSignal& signal, const std::exception_ptr& failure) {
+  pending_signals_.erase(std::pair<const Event*, std::uint64_t>(signal.event.get(), signal.version));
+  if (failure)
+    signal.event->fail(signal.version, failure, time_now());
+  else
+    signal.event->signal(signal.version, time_now());
+  wake_waiters(*signal.event);
+}
+
+void Scheduler::wake_waiters(const Event& event) {
+  const auto parked = waiting_.find(&event);
+  if (parked == waiting_.end())
+    return;
+  for (Queue* queue : parked->second) {
+    queue->items_.front()->waits = false;
+    changed_.push_back(queue);
+  }
+  waiting_.erase(parked);
+  driven_.notify_all();
+}
+
+void Scheduler::record(const Item& item, PipelineKind kind, Ticks start, Ticks end) {
+  const std::string& label = item.operation.label;
+  intervals_.push_back({item.queue->device_.index(), kind, item.queue->id_, item.id,
+                        label.empty() ? kLabels[item.kind] : label, start, end});
+}
+
+// -------------------------------------------------------------------------------------- fetch unit
+
+void Scheduler::fetch(Item& item) {
+  const Span& program = std::get<Compute>(item.operation.body).program;
+  item.fetched = true;
+  try {
+    item.program = item.queue->device_.read_program(program);
+  } catch (...) {
+    item.fault = std::current_exception();
+  }
+  if (options_.clock == ClockKind::Virtual)
+    item.fetch_end = sim_now_ + CostModel::at_rate(program.bytes, options_.costs.memory_rate);
+  if (recording_)
+    record(item, PipelineKind::Fetch, time_now(), std::max(time_now(), item.fetch_end));
+}
+
+void Scheduler::fetch_ahead(Device& device) {
+  FetchUnit& unit = device.fetch_unit();
+  if (unit.held != nullptr || unit.queued.empty())
+    return;
+  Item& next = *unit.queued.begin()->second;
+  if (std::get<Compute>(next.operation.body).fetch_barrier && !SPYRE_MUTANT(barrier_dropped))
+    return;
+  fetch(next);
+  unit.held = &next;
+}
+
+// --------------------------------------------------------------------------------------- deadlocks
+
+const EventWait* Scheduler::parked_wait(const Queue& queue) const {
+  if (queue.in_flight_ || queue.items_.empty() || !queue.items_.front()->waits)
+    return nullptr;
+  return std::get_if<EventWait>(&queue.items_.front()->operation.body);
+}
+
+std::vector<Queue*> Scheduler::blockers_of(const Queue& queue) const {
+  std::vector<Queue*> result;
+  if (queue.in_flight_ || queue.items_.empty())
+    return result;
+  const Item& head = *queue.items_.front();
+  for (const std::uint64_t id : head.predecessors)
+    if (const auto item = tracked_.find(id); item != tracked_.end())
+      result.push_back(item->second->queue);
+  if (const EventWait* wait = parked_wait(queue)) {
+    // Any later version reaches this one too.
+    const auto signal = pending_signals_.lower_bound({wait->event.get(), wait->version});
+    if (signal != pending_signals_.end() && signal->first.first == wait->event.get())
+      result.push_back(signal->second);
+  }
+  return result;
+}
+
+void Scheduler::look_for_deadlock(Queue& queue) {
+  // A path of queues, each waiting for the next, from `queue` back to it.
+  std::vector<Queue*> path;
+  std::set<Queue*> seen;
+  const std::function<bool(Queue&)> search = [&](Queue& at) {
+    path.push_back(&at);
+    for (Queue* next : blockers_of(at)) {
+      if (next == &queue)
+        return true;
+      if (seen.insert(next).second && search(*next))
+        return true;
+    }
+    path.pop_back();
+    return false;
+  };
+  if (!search(queue))
+    return;
+  std::string text = "deadlock:";
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const Queue& next = *path[(i + 1) % path.size()];
+    text += (i == 0 ? " " : "; ") + stream_text(*path[i]);
+    if (const EventWait* wait = parked_wait(*path[i]))
+      text += " waits for " + wait_text(*wait) + ", which " + stream_text(next) + " signals only later";
+    else
+      text += " waits for memory that " + stream_text(next) + " uses first";
+  }
+  for (Queue* member : path) {
+    if (parked_wait(*member) == nullptr)
+      continue;
+    fail(*member, std::make_exception_ptr(Deadlock(text)));
+    bury_head(*member);
+    changed_.push_back(member);
+  }
+}
+
+bool Scheduler::give_up_waits(bool shutting_down) {
+  bool any = false;
+  for (Queue* queue : queues_) {
+    const EventWait* wait = parked_wait(*queue);
+    if (wait == nullptr)
+      continue;
+    any = true;
+    const std::string what =
+        stream_text(*queue) + " waits for " + wait_text(*wait) + ", which no submitted operation can signal";
+    fail(*queue, shutting_down ? std::make_exception_ptr(ShutDown("shut down: " + what))
+                               : std::make_exception_ptr(Deadlock("deadlock: " + what)));
+    bury_head(*queue);
+    changed_.push_back(queue);
+  }
+  return any;
+}
+
+// ----------------------------------------------------------------------------------- virtual clock
+
+void Scheduler::spend(Lock& lock, Ticks cost) {
+  if (options_.clock == ClockKind::Wall || driver_ == std::this_thread::get_id())
+    return;
+  const Ticks until = sim_now_ + cost;
+  drive(lock, [] { return false; }, until);
+  sim_now_ = std::max(sim_now_, until);
+}
+
+void Scheduler::drive(Lock& lock, const std::function<bool()>& done, Ticks limit) {
+  const auto self = std::this_thread::get_id();
+  while (!done()) {
+    if (driver_ != std::thread::id{} && driver_ != self) {
+      driven_.wait(lock);
+      continue;
+    }
+    if (ends_.empty()) {
+      if (limit != kNoLimit || !give_up_waits(closed_))
+        return;
+      settle(lock);
+      continue;
+    }
+    const End next = ends_.top();
+    if (next.time > limit)
+      return;
+    ends_.pop();
+    sim_now_ = std::max(sim_now_, next.time);
+    const std::thread::id outer = driver_;
+    if (next.item->turn != nullptr) {
+      // Time stands still until the caller, on its own thread, has computed.
+      TurnState& turn = *next.item->turn;
+      turn.drives = outer == std::thread::id{};
+      if (turn.drives)
+        driver_ = turn.thread;
+      grant(turn);
+      continue;
+    }
+    driver_ = self;
+    run(*next.item, lock);
+    complete(*next.item);
+    settle(lock);
+    driver_ = outer;
+    driven_.notify_all();
+  }
+}
+
+} // namespace spyre::card
