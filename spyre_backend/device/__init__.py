@@ -1,6 +1,7 @@
 """``torch.spyre``: the module that PyTorch's generic code and users talk to.
 
-Devices, streams, events, memory, random numbers. The extension does the work; no operator and no policy lives here.
+Devices, streams, events, memory, random numbers, settings, timelines. The extension does the work; no operator and no
+policy lives here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from spyre_backend import _C
+from spyre_backend._C import Deadlock, InvalidArgument, MemoryFault, Poisoned, ShutDown, SpyreError
 from spyre_backend.device import _utils as _utils
 from spyre_backend.device import memory, random, streams
 from spyre_backend.device._utils import DeviceLike, _get_device_index
@@ -23,9 +25,11 @@ from spyre_backend.device.memory import (
     memory_allocated,
     memory_reserved,
     memory_stats,
+    memory_summary,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
+from spyre_backend.device.offload import Offloaded, offload
 from spyre_backend.device.random import (
     get_rng_state,
     get_rng_state_all,
@@ -37,21 +41,37 @@ from spyre_backend.device.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from spyre_backend.device.settings import Settings, settings
+from spyre_backend.device.state import DeviceState, StreamState, device_state
 from spyre_backend.device.streams import (
     Event,
     Stream,
     StreamContext,
     current_stream,
     default_stream,
+    launch_host_callback,
     set_stream,
     stream,
 )
+from spyre_backend.device.timeline import Interval, Timeline, record_timeline
 
 __all__ = [
+    "Deadlock",
     "DeviceProperties",
+    "DeviceState",
     "Event",
+    "Interval",
+    "InvalidArgument",
+    "MemoryFault",
+    "Offloaded",
+    "Poisoned",
+    "Settings",
+    "ShutDown",
+    "SpyreError",
     "Stream",
     "StreamContext",
+    "StreamState",
+    "Timeline",
     "current_device",
     "current_stream",
     "default_generators",
@@ -59,6 +79,7 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
+    "device_state",
     "empty_cache",
     "get_amp_supported_dtype",
     "get_device_capability",
@@ -71,6 +92,7 @@ __all__ = [
     "is_available",
     "is_bf16_supported",
     "is_initialized",
+    "launch_host_callback",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -80,7 +102,10 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "memory_summary",
+    "offload",
     "random",
+    "record_timeline",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "seed",
@@ -89,6 +114,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "settings",
     "stream",
     "streams",
     "synchronize",
@@ -201,7 +227,7 @@ def synchronize(device: DeviceLike = None) -> None:
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     """Properties of a device."""
-    return DeviceProperties(get_device_name(device), _C.total_memory())
+    return DeviceProperties(get_device_name(device), settings().memory_bytes)
 
 
 def get_device_name(device: DeviceLike = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 
 import torch
@@ -9,7 +10,16 @@ import torch
 from spyre_backend import _C
 from spyre_backend.device._utils import DeviceLike, _get_device_index
 
-__all__ = ["Event", "Stream", "StreamContext", "current_stream", "default_stream", "set_stream", "stream"]
+__all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "launch_host_callback",
+    "set_stream",
+    "stream",
+]
 
 
 def _device(device: DeviceLike) -> torch.device:
@@ -39,7 +49,7 @@ class Stream(metaclass=_OfSpyre):
 
         Args:
             device: where, the current device by default.
-            priority: accepted for other devices' sake; all streams have the same.
+            priority: lower numbers go first where streams compete for the device; nobody waits for ever.
             kwargs: the three numbers of an existing stream.
         """
         if kwargs:
@@ -110,3 +120,18 @@ class StreamContext:
 def stream(stream: torch.Stream | None) -> StreamContext:
     """``with torch.spyre.stream(s):`` runs the block's operations on ``s``."""
     return StreamContext(stream)
+
+
+def launch_host_callback(call: Callable[[], object], stream: torch.Stream | None = None) -> None:
+    """Runs a Python function on a host thread, in order with a stream's other work.
+
+    Args:
+        call: takes no arguments; what it returns is dropped. What it raises fails the stream: the next
+            synchronisation raises it.
+        stream: the current one by default.
+
+    Raises:
+        torch.spyre.ShutDown: the runtime was shut down.
+    """
+    where = current_stream() if stream is None else stream
+    _C.launch_host_callback(where.device.index, where.stream_id, call)

@@ -208,7 +208,16 @@ def test_a_forked_child_gets_a_clear_error_and_ends_cleanly(run_python):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("SPYRE_DEVICES", "many"), ("SPYRE_DEVICES", "0"), ("SPYRE_MEMORY_GB", "-1"), ("SPYRE_HANDLES", "2.5")],
+    [
+        ("SPYRE_DEVICES", "many"),
+        ("SPYRE_DEVICES", "0"),
+        ("SPYRE_MEMORY_GB", "-1"),
+        ("SPYRE_HANDLES", "2.5"),
+        ("SPYRE_DOMAINS", "0"),
+        ("SPYRE_MODE", "vf"),
+        ("SPYRE_CLOCK", "sundial"),
+        ("SPYRE_HOST_WORKERS", "0"),
+    ],
 )
 def test_invalid_settings_name_variable_and_value(run_python, name, value):
     process = run_python("import torch; torch.ones(1, device='spyre')", check=False, **{name: value})
@@ -216,26 +225,86 @@ def test_invalid_settings_name_variable_and_value(run_python, name, value):
     assert f"{name}={value} is not valid" in process.stderr
 
 
-def test_settings_change_devices_and_memory(run_python):
+def test_settings_change_what_they_say(run_python):
     run_python(
-        "import torch\nassert torch.spyre.device_count() == 3\nassert torch.spyre.mem_get_info(2)[1] == 1 << 29\n",
+        "import torch\n"
+        "assert torch.spyre.settings() == torch.spyre.Settings('VF', 3, 1 << 29, 8, 4, 'virtual', 2)\n"
+        "assert not torch.spyre.is_initialized()\n"
+        "assert torch.spyre.device_count() == 3\nassert torch.spyre.mem_get_info(2)[1] == 1 << 29\n"
+        "assert '0 of 8 region handles' in torch.spyre.memory_summary()\n",
+        SPYRE_MODE="VF",
         SPYRE_DEVICES="3",
         SPYRE_MEMORY_GB="0.5",
+        SPYRE_HANDLES="8",
+        SPYRE_DOMAINS="4",
+        SPYRE_CLOCK="virtual",
+        SPYRE_HOST_WORKERS="2",
+    )
+
+
+def test_R2_2_modes_hand_out_the_same_offsets(run_python):
+    script = (
+        "import torch\n"
+        "tensors = [torch.empty(n * 1000 + 1, device='spyre') for n in range(300)]\n"
+        "del tensors[::3]\n"
+        "tensors += [torch.empty(n * 700 + 1, device='spyre') for n in range(300)]\n"
+        "print([torch.spyre.memory.describe(t).chunks for t in tensors])\n"
+    )
+    pf, vf = (run_python(script, SPYRE_MODE=mode, SPYRE_MEMORY_GB="2").stdout for mode in ("PF", "VF"))
+    assert pf == vf
+    assert pf.count("Chunk(") == 500
+
+
+def test_devices_work_on_the_virtual_clock(run_python):
+    run_python(
+        "import torch\n"
+        "start, end = torch.Event('spyre', enable_timing=True), torch.Event('spyre', enable_timing=True)\n"
+        "def play():\n"
+        "    with torch.spyre.record_timeline() as timeline:\n"
+        "        start.record()\n"
+        "        x = torch.ones(1 << 20).pin_memory().to('spyre', non_blocking=True)\n"
+        "        y = (x + x).to('spyre:1')\n"
+        "        end.record()\n"
+        "        end.synchronize()\n"
+        "        assert y.cpu().sum() == 2 << 20\n"
+        "        torch.accelerator.synchronize()\n"
+        "    return start.elapsed_time(end), [(i.pipeline, i.label, i.end - i.start) for i in timeline.intervals]\n"
+        "first = play()\n"
+        "assert first == play()\n"
+        "assert {'h2d', 'compute', 'peer', 'd2h'} <= {pipeline for pipeline, _, _ in first[1]}\n"
+        "assert 0.05 < first[0] < 0.5, first[0]\n",
+        SPYRE_CLOCK="virtual",
     )
 
 
 EXITS = {
     "after backward": "x = torch.ones(3, device='spyre', requires_grad=True); (x * x).sum().backward()",
-    "with live tensors and pending work": (
-        "x = torch.ones(3_000_000).pin_memory(); keep = [x.to('spyre', non_blocking=True) for _ in range(4)]"
+    "with live tensors": "keep = [torch.ones(100, 100, device=f'spyre:{i % 2}') for i in range(20)]",
+    "with pending work": (
+        "x = torch.ones(300_000).pin_memory(); keep = [x.to('spyre', non_blocking=True) for _ in range(8)]\n"
+        "    torch.spyre.launch_host_callback(lambda: keep.clear())"
     ),
     "after an error": (
-        "try:\n    torch.ones(2, device='spyre') + torch.ones(3, device='spyre')\nexcept RuntimeError: pass"
+        "torch.spyre.launch_host_callback(lambda: 1 / 0)\n"
+        "    try: torch.ones(2, device='spyre') + torch.ones(3, device='spyre')\n"
+        "    except (RuntimeError, ZeroDivisionError): pass"
     ),
 }
 
 
 @pytest.mark.parametrize("how", EXITS)
 def test_the_process_ends_cleanly(run_python, how):
-    for _ in range(3):
-        assert run_python(f"import torch\n{EXITS[how]}").stderr == ""
+    """50 processes, forked before the runtime starts; each uses the device and goes through the interpreter's end."""
+    process = run_python(
+        "import os, torch\n"
+        "def use():\n"
+        "    global x, keep\n"
+        f"    {EXITS[how]}\n"
+        "for _ in range(50):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        use()\n"
+        "        break\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+    )
+    assert process.stderr == ""

@@ -22,12 +22,24 @@ void delete_lease(void* context) {
   delete static_cast<Lease*>(context);
 }
 
+std::atomic<void (*)()> garbage_collector{nullptr};
+
+// Tensors in reference cycles are given up before a request is refused.
 card::Block* allocate_block(c10::DeviceIndex index, std::size_t nbytes) {
+  card::RegionAllocator& memory = Runtime::get().device(index).memory();
+  const card::Placement& placement = current_placement();
   try {
-    return Runtime::get().device(index).memory().allocate(nbytes);
+    if (card::Block* block = memory.try_allocate(nbytes, card::Use::Tensor, placement);
+        C10_LIKELY(block != nullptr))
+      return block;
+    if (const auto collect = garbage_collector.load())
+      collect();
+    return memory.allocate(nbytes, card::Use::Tensor, placement);
   } catch (const card::OutOfMemory& error) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "spyre:", static_cast<int>(index),
                      " out of memory: ", error.what());
+  } catch (const card::CardError& error) {
+    throw_translated(error);
   }
 }
 
@@ -85,7 +97,7 @@ private:
   card::Device& owner_of(const void* address) const {
     Runtime& runtime = Runtime::get();
     return runtime.device(
-        static_cast<c10::DeviceIndex>(arena_.backing_position(address) / runtime.bytes_per_device()));
+        static_cast<c10::DeviceIndex>(arena_.backing_position(address) / runtime.arena_per_device()));
   }
 
   c10::Allocator& inner_;
@@ -175,8 +187,7 @@ void SpyreAllocator::copy_data(void* dest, const void* src, std::size_t count) c
   Runtime& runtime = Runtime::get();
   const c10::DeviceIndex index = runtime.device_of(dest);
   runtime.device(index).synchronize();
-  current_queue(index).compute(
-      [&] { default_copy_data(backing_of(runtime, dest), backing_of(runtime, src), count); });
+  compute_on(index, [&] { default_copy_data(backing_of(runtime, dest), backing_of(runtime, src), count); });
 }
 
 bool SpyreAllocator::initialized() {
@@ -232,6 +243,10 @@ SpyreAllocator& device_allocator() {
 void install_host_side_allocator(const card::Arena& arena) {
   HostSideAllocator::instance = new HostSideAllocator(*c10::GetCPUAllocator(), arena);
   c10::SetCPUAllocator(HostSideAllocator::instance, /*priority=*/255);
+}
+
+void set_garbage_collector(void (*collect)()) {
+  garbage_collector = collect;
 }
 
 HostKernelScope::HostKernelScope(c10::DeviceIndex device) : outer_(tls_host_kernel_device) {

@@ -61,6 +61,9 @@ public:
 
 SpyreAllocator& device_allocator();
 
+// What may free memory when there is none left; called without any lock of the card.
+void set_garbage_collector(void (*collect)());
+
 // Puts our allocator in front of the CPU allocator of the process. Outside of HostKernelScope it only passes
 // calls on.
 void install_host_side_allocator(const card::Arena& arena);

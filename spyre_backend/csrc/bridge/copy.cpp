@@ -28,6 +28,12 @@ std::shared_ptr<void> keep(const at::Tensor& a, const at::Tensor& b) {
   return std::make_shared<std::pair<c10::Storage, c10::Storage>>(a.storage(), b.storage());
 }
 
+// Transfers start at a stick: a view that starts elsewhere goes through memory that does.
+bool starts_at_stick(const at::Tensor& tensor) {
+  return tensor.device().type() != kSpyre ||
+         Runtime::get().arena().position(tensor.const_data_ptr()) % card::kStickBytes == 0;
+}
+
 // True when the bytes of both tensors, in memory order, are the same values: one transfer does it.
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() &&
@@ -44,9 +50,9 @@ at::Tensor staging(const at::Tensor& like, c10::Device device) {
 
 void submit(card::Queue& queue, card::Operation operation, bool asynchronous, std::size_t nbytes) {
   operation.detached = asynchronous && nbytes >= kDetachedBytes;
-  queue.submit(std::move(operation));
+  submit_to(queue, std::move(operation));
   if (!asynchronous)
-    queue.synchronize();
+    translated([&] { queue.synchronize(); });
 }
 
 void to_device(const at::Tensor& src, const at::Tensor& dst, bool asynchronous) {
@@ -68,19 +74,19 @@ void to_host(const at::Tensor& src, const at::Tensor& dst, bool asynchronous) {
 void to_peer(const at::Tensor& src, const at::Tensor& dst) {
   card::Queue& from = current_queue(src.device().index());
   card::Queue& to = current_queue(dst.device().index());
-  const auto ready = std::make_shared<card::Event>();
-  const auto done = std::make_shared<card::Event>();
-  from.submit({card::EventSignal{ready, ready->announce()}});
-  to.submit({card::EventWait{ready, ready->version()}});
-  to.submit({card::CopyPeer{span_of(src), span_of(dst)}, keep(src, dst)});
-  to.submit({card::EventSignal{done, done->announce()}});
-  from.submit({card::EventWait{done, done->version()}});
+  const auto ready = Runtime::get().events().create({});
+  const auto done = Runtime::get().events().create({});
+  submit_to(from, {card::EventSignal{ready, ready->announce()}});
+  submit_to(to, {card::EventWait{ready, ready->version()}});
+  submit_to(to, {card::CopyPeer{span_of(src), span_of(dst)}, keep(src, dst)});
+  submit_to(to, {card::EventSignal{done, done->announce()}});
+  submit_to(from, {card::EventWait{done, done->version()}});
 }
 
 // Same device: the copy kernel of the host on both tensors' memory. Converts, strides and expands.
 void on_device(const at::Tensor& src, const at::Tensor& dst) {
   const c10::DeviceIndex device = dst.device().index();
-  current_queue(device).compute([&] {
+  compute_on(device, [&] {
     HostViews views(device);
     at::Tensor target = views.view(dst);
     target.copy_(views.view(src));
@@ -111,18 +117,18 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
                                   (dst.device().is_cpu() || dst.device().type() == kSpyre),
                               "no copy from ", self.device(), " to ", dst.device());
   at::Tensor src = self.sizes() == dst.sizes() ? self : self.expand_as(dst);
-  if (same_bytes(src, dst)) {
+  if (same_bytes(src, dst) && starts_at_stick(src) && starts_at_stick(dst)) {
     transfer(src, dst, non_blocking);
     return dst;
   }
   // Only dense bytes travel: the side where the source lives makes them dense, the other side converts and
   // places them.
-  if (!src.is_non_overlapping_and_dense() || src.strides() != dst.strides()) {
+  if (!src.is_non_overlapping_and_dense() || src.strides() != dst.strides() || !starts_at_stick(src)) {
     at::Tensor dense = staging(src, src.device());
     dense.copy_(src);
     src = std::move(dense);
   }
-  const bool direct = same_bytes(src, dst);
+  const bool direct = same_bytes(src, dst) && starts_at_stick(dst);
   at::Tensor landed =
       direct ? dst : at::empty_strided(src.sizes(), src.strides(), src.options().device(dst.device()));
   if (!direct) {

@@ -1,11 +1,9 @@
 // Device guard: how PyTorch switches devices and streams and handles events.
 #include "bridge/allocator.h"
 #include "bridge/runtime.h"
-#include "card/error.h"
 #include "card/event.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <chrono>
 #include <memory>
 
 namespace spyre::bridge {
@@ -16,7 +14,7 @@ constexpr auto kSpyre = c10::DeviceType::PrivateUse1;
 // What PyTorch's opaque event pointer points to. Operations share the event itself, so a handle may die
 // before they ran.
 struct EventHandle {
-  std::shared_ptr<card::Event> event = std::make_shared<card::Event>();
+  std::shared_ptr<card::Event> event = Runtime::get().events().create({});
 };
 
 const card::Event& event_of(void* handle) {
@@ -56,15 +54,19 @@ struct SpyreGuard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return pool_stream(device.index());
   }
-  c10::Stream getNewStream(c10::Device device, int) const override { return new_stream(device.index()); }
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    return new_stream(device.index(), priority);
+  }
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
   bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).idle(); }
-  void synchronizeStream(const c10::Stream& stream) const override { queue_of(stream).synchronize(); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    translated([&] { queue_of(stream).synchronize(); });
+  }
   void* getStreamNativeHandle(const c10::Stream stream) const override { return &queue_of(stream); }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     // Nothing can be pending on a runtime that was never started.
     if (Runtime::started())
-      Runtime::get().device(checked_index(device)).synchronize();
+      translated([&] { Runtime::get().device(checked_index(device)).synchronize(); });
   }
 
   void record(void** handle, const c10::Stream& stream, const c10::DeviceIndex device,
@@ -75,20 +77,21 @@ struct SpyreGuard final : c10::impl::DeviceGuardImplInterface {
     if (*handle == nullptr)
       *handle = new EventHandle();
     const auto& event = static_cast<EventHandle*>(*handle)->event;
-    queue_of(stream).submit({card::EventSignal{event, event->announce()}});
+    submit_to(queue_of(stream), {card::EventSignal{event, event->announce()}});
   }
   void block(void* handle, const c10::Stream& stream) const override {
     if (handle == nullptr)
       return;
     const auto& event = static_cast<EventHandle*>(handle)->event;
-    queue_of(stream).submit({card::EventWait{event, event->version()}});
+    submit_to(queue_of(stream), {card::EventWait{event, event->version()}});
   }
   bool queryEvent(void* handle) const override {
-    return handle == nullptr || event_of(handle).reached(event_of(handle).version());
+    return handle == nullptr ||
+           Runtime::get().scheduler().reached(event_of(handle), event_of(handle).version());
   }
   void synchronizeEvent(void* handle) const override {
     if (handle != nullptr)
-      event_of(handle).wait(event_of(handle).version());
+      translated([&] { Runtime::get().scheduler().wait(event_of(handle), event_of(handle).version()); });
   }
   void destroyEvent(void* handle, const c10::DeviceIndex) const noexcept override {
     delete static_cast<EventHandle*>(handle);
@@ -98,7 +101,7 @@ struct SpyreGuard final : c10::impl::DeviceGuardImplInterface {
                 "Both events must be recorded before calculating elapsed time.");
     TORCH_CHECK(queryEvent(start) && queryEvent(end),
                 "Both events must be completed before calculating elapsed time.");
-    return std::chrono::duration<double, std::milli>(event_of(end).time() - event_of(start).time()).count();
+    return static_cast<double>(event_of(end).time() - event_of(start).time()) * 1e-6;
   }
 
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {

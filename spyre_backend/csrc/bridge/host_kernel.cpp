@@ -282,7 +282,7 @@ void run_host_kernel(const HostKernelPlan& plan, const c10::OperatorHandle& op, 
     if (value.isDevice() && value.toDevice().type() == kSpyre)
       value = c10::Device(c10::DeviceType::CPU);
   }
-  current_queue(device).compute([&] {
+  compute_on(device, [&] {
     const HostKernelScope born_on_device(device);
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveDevice);
     Arguments arguments(plan, *stack, first, device);

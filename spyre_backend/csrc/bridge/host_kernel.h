@@ -20,7 +20,7 @@ inline constexpr c10::DispatchKeySet kAboveDevice =
 // Runs `call(views)` on the current stream of a device, after everything submitted before, where host kernels
 // allocate device memory. For kernels written by hand against host views.
 template <class Call> void on_host_views(c10::DeviceIndex device, Call&& call) {
-  current_queue(device).compute([&] {
+  compute_on(device, [&] {
     const HostKernelScope born_on_device(device);
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveDevice);
     HostViews views(device);

@@ -46,6 +46,10 @@ c10::intrusive_ptr<c10::StorageImpl> HostViews::twin(c10::StorageImpl& storage) 
 
 at::Tensor HostViews::view(const at::Tensor& tensor) {
   c10::TensorImpl* source = tensor.unsafeGetTensorImpl();
+  TORCH_CHECK(
+      source->numel() == 0 || source->unsafe_storage().nbytes() != 0, "the storage of a tensor of ",
+      source->numel(),
+      " elements has no memory: it was offloaded or resized to 0 bytes, and has to be restored first");
   auto result = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(twin(*source->unsafe_storage().unsafeGetStorageImpl())),
       c10::DispatchKeySet(c10::DispatchKey::CPU), source->dtype());

@@ -2,9 +2,12 @@
 #include "bridge/allocator.h"
 #include "bridge/generator.h"
 #include "bridge/host_allocator.h"
+#include "bridge/python_errors.h"
 #include "bridge/runtime.h"
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <memory>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -15,6 +18,104 @@ namespace {
 
 card::Device& device_at(int index) {
   return Runtime::get().device(checked_index(static_cast<c10::DeviceIndex>(index)));
+}
+
+// What a Python function threw keeps its type, its text and its traceback, whichever thread it ran in.
+class PythonCallback {
+public:
+  explicit PythonCallback(py::function call) : call_(std::make_shared<py::function>(std::move(call))) {}
+  PythonCallback(const PythonCallback&) = default;
+  PythonCallback(PythonCallback&&) = default;
+  ~PythonCallback() {
+    const py::gil_scoped_acquire gil;
+    call_.reset();
+  }
+
+  void operator()() const {
+    const py::gil_scoped_acquire gil;
+    PyObject* result = PyObject_CallNoArgs(call_->ptr());
+    if (result == nullptr) {
+      python_error error;
+      error.persist();
+      throw error;
+    }
+    Py_DECREF(result);
+  }
+
+private:
+  std::shared_ptr<py::function> call_;
+};
+
+void launch_host_callback(int device, card::QueueId stream, py::function call) {
+  card::Operation operation{card::HostCallback{PythonCallback(std::move(call))}};
+  operation.detached = true;
+  operation.label = "python callback";
+  const py::gil_scoped_release released;
+  submit_to(device_at(device).queue(stream), std::move(operation));
+}
+
+py::dict settings() {
+  const Settings& settings = Settings::get();
+  py::dict result;
+  result["mode"] = settings.mode == card::Mode::PF ? "PF" : "VF";
+  result["devices"] = settings.devices;
+  result["memory_bytes"] = settings.memory_bytes;
+  result["handles"] = settings.handles;
+  result["domains"] = settings.domains;
+  result["clock"] = settings.clock == card::ClockKind::Wall ? "wall" : "virtual";
+  result["host_workers"] = settings.host_workers;
+  return result;
+}
+
+// Per stream: id, priority, pending operations, the first error's text or None.
+py::list streams_of(int device) {
+  py::list result;
+  for (const card::Queue* queue : device_at(device).queues()) {
+    const std::exception_ptr error = queue->error();
+    result.append(py::make_tuple(queue->id(), queue->priority(), queue->pending(),
+                                 error ? py::object(py::str(card::text_of(error))) : py::none()));
+  }
+  return result;
+}
+
+// Per region in use: id, use, domain, length, free bytes, largest free block.
+py::list regions_of(int device) {
+  py::list result;
+  for (const card::RegionInfo& region : device_at(device).memory().regions())
+    result.append(py::make_tuple(region.id, region.use == card::Use::Program ? "program" : "tensor",
+                                 region.domain, region.length, region.free, region.largest_free));
+  return result;
+}
+
+// The allocation that holds a device address: its chunks (region, offset, length), domains and granule; None
+// where there is none.
+py::object describe(std::uintptr_t address) {
+  Runtime& runtime = Runtime::get();
+  const void* token = reinterpret_cast<const void*>(address);
+  if (!runtime.arena().holds_token(token))
+    return py::none();
+  const card::Description description =
+      runtime.device(runtime.device_of(token)).memory().describe(runtime.arena().position(token));
+  py::list chunks;
+  for (const card::Chunk& chunk : description.chunks)
+    chunks.append(py::make_tuple(chunk.region, chunk.offset, chunk.length));
+  return py::make_tuple(chunks, py::cast(description.placement.domains), description.placement.granule);
+}
+
+py::list stop_recording() {
+  py::list result;
+  for (const card::Interval& interval : Runtime::get().scheduler().stop_recording())
+    result.append(py::make_tuple(interval.device, card::name_of(interval.pipeline), interval.queue,
+                                 interval.operation, interval.label, interval.start, interval.end));
+  return result;
+}
+
+// Frees tensors that only a reference cycle keeps. Python may be on its way out.
+void collect_garbage() {
+  if (Py_IsInitialized() == 0)
+    return;
+  const py::gil_scoped_acquire gil;
+  PyGC_Collect();
 }
 
 py::object generator_object(int index) {
@@ -32,6 +133,17 @@ PYBIND11_MODULE(_C, module) {
 
   module.doc() = "The bridge between PyTorch and the simulated card.";
   module.attr("DEVICE_TYPE") = static_cast<int>(c10::DeviceType::PrivateUse1);
+  add_error_types(module.ptr());
+  py::register_local_exception_translator([](std::exception_ptr error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (python_error& known) {
+      known.restore();
+    } catch (torch::PyTorchError& known) {
+      PyErr_SetString(known.python_type(), known.what());
+    }
+  });
+  set_garbage_collector(&collect_garbage);
   module.def("start", [] { Runtime::get(); }, Released());
   module.def("started", &Runtime::started);
   module.def("in_bad_fork", &Runtime::in_bad_fork);
@@ -49,10 +161,22 @@ PYBIND11_MODULE(_C, module) {
       "synchronize",
       [](int index) {
         if (Runtime::started())
-          device_at(index).synchronize();
+          translated([&] { device_at(index).synchronize(); });
       },
       Released());
   module.def("default_generator", &generator_object);
-  module.def("total_memory", [] { return Settings::get().memory_bytes; });
-  module.def("region_handles", [] { return Settings::get().handles; });
+  module.def("settings", &settings);
+  module.def("streams", &streams_of);
+  module.def("regions", &regions_of);
+  module.def("describe", &describe);
+  module.def("set_placement", [](std::vector<std::uint32_t> domains, std::uint64_t granule) {
+    set_placement({std::move(domains), granule});
+  });
+  module.def("placement", [] {
+    return py::make_tuple(py::cast(current_placement().domains), current_placement().granule);
+  });
+  module.def("launch_host_callback", &launch_host_callback);
+  module.def("now", [] { return Runtime::get().scheduler().now(); }, Released());
+  module.def("start_recording", [] { Runtime::get().scheduler().start_recording(); }, Released());
+  module.def("stop_recording", &stop_recording);
 }

@@ -105,7 +105,7 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& source) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   const c10::DeviceIndex device = self.device().index();
   at::Scalar value;
-  current_queue(device).compute([&] {
+  compute_on(device, [&] {
     HostViews views(device);
     value = at::native::_local_scalar_dense_cpu(views.view(self));
   });

@@ -15,8 +15,9 @@ void resize_storage(c10::StorageImpl& storage, std::size_t nbytes) {
   const std::size_t kept = std::min(nbytes, storage.nbytes());
   if (kept != 0) {
     const Runtime& runtime = Runtime::get();
-    current_queue(index).compute(
-        [&] { std::memcpy(backing_of(runtime, data.get()), backing_of(runtime, storage.data()), kept); });
+    compute_on(index, [&] {
+      std::memcpy(backing_of(runtime, data.get()), backing_of(runtime, storage.data()), kept);
+    });
   }
   storage.set_data_ptr_noswap(std::move(data));
   storage.set_nbytes(nbytes);

@@ -4,16 +4,12 @@
 
 #include <atomic>
 #include <c10/util/Exception.h>
-#include <cerrno>
-#include <cstdlib>
-#include <limits>
 #include <mutex>
 #include <pthread.h>
 
 namespace spyre::bridge {
 namespace {
 
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr int kPoolStreams = 32;
 
 std::mutex start_mutex;
@@ -22,54 +18,28 @@ std::atomic<bool> bad_fork{false};
 thread_local c10::DeviceIndex tls_device = 0;
 // Stream ids by device; shorter than the number of devices while the default stream is current.
 thread_local std::vector<card::QueueId> tls_streams;
-
-// Value of an environment variable as a number in [low, high], or `fallback` when it is unset or empty.
-double number_from(const char* name, double fallback, double low, double high, bool whole) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0')
-    return fallback;
-  char* end = nullptr;
-  errno = 0;
-  const double value = std::strtod(text, &end);
-  const bool valid = errno == 0 && *end == '\0' && value >= low && value <= high &&
-                     (!whole || value == static_cast<double>(static_cast<std::int64_t>(value)));
-  TORCH_CHECK_VALUE(valid, name, "=", text, " is not valid: a ", whole ? "whole " : "", "number from ", low,
-                    " to ", high, " is expected");
-  return value;
-}
-
-Settings read_settings() {
-  Settings settings;
-  settings.devices = static_cast<int>(number_from("SPYRE_DEVICES", 2, 1, 64, true));
-  settings.memory_bytes =
-      card::round_up(static_cast<std::uint64_t>(number_from("SPYRE_MEMORY_GB", 16, 0.001, 1024, false) *
-                                                static_cast<double>(kGiB)),
-                     card::kStickBytes);
-  settings.handles = static_cast<std::uint32_t>(number_from("SPYRE_HANDLES", 16, 1, 1024, true));
-  return settings;
-}
+thread_local card::Placement tls_placement;
 
 std::byte* resolve_peer(const card::Span& span) {
   Runtime& runtime = Runtime::get();
-  const auto index = static_cast<c10::DeviceIndex>(span.position / runtime.bytes_per_device());
+  const auto index = static_cast<c10::DeviceIndex>(span.position / runtime.arena_per_device());
   return runtime.device(index).access(span);
 }
 
 } // namespace
 
-const Settings& Settings::get() {
-  static const Settings settings = read_settings();
-  return settings;
-}
-
 Runtime* Runtime::instance_ = nullptr;
 
 Runtime::Runtime(const Settings& settings)
-    : arena_(settings.memory_bytes * static_cast<std::uint64_t>(settings.devices)),
-      bytes_per_device_(settings.memory_bytes) {
+    : arena_(card::RegionAllocator::footprint(settings.memory_bytes) *
+             static_cast<std::uint64_t>(settings.devices)),
+      scheduler_({settings.clock, {}, settings.host_workers}),
+      events_(std::make_unique<card::SoftwareEvents>()),
+      arena_per_device_(card::RegionAllocator::footprint(settings.memory_bytes)) {
   for (int index = 0; index < settings.devices; ++index) {
     devices_.push_back(std::make_unique<card::Device>(
-        arena_, static_cast<std::uint64_t>(index) * bytes_per_device_, bytes_per_device_, settings.handles));
+        scheduler_, arena_, static_cast<std::uint64_t>(index) * arena_per_device_, settings.memory_bytes,
+        card::MemoryOptions{settings.mode, settings.handles, settings.domains}, index));
     devices_.back()->set_peer_resolver(resolve_peer);
   }
 }
@@ -82,7 +52,7 @@ Runtime& Runtime::start() {
       "must use the 'spawn' start method");
   if (instance_ != nullptr)
     return *instance_;
-  auto* runtime = new Runtime(Settings::get());
+  auto* runtime = translated([] { return new Runtime(Settings::get()); });
   install_host_side_allocator(runtime->arena());
   pthread_atfork(nullptr, nullptr, [] {
     // Workers and locks of the parent don't exist here: the parent's runtime is left alone and never used
@@ -100,12 +70,13 @@ bool Runtime::in_bad_fork() {
 
 c10::DeviceIndex Runtime::device_of(const void* token) const {
   TORCH_CHECK(arena_.holds_token(token), "the address ", token, " does not belong to a spyre device");
-  return static_cast<c10::DeviceIndex>(arena_.position(token) / bytes_per_device_);
+  return static_cast<c10::DeviceIndex>(arena_.position(token) / arena_per_device_);
 }
 
 void Runtime::shut_down() {
+  scheduler_.shut_down();
   for (auto& device : devices_)
-    device->shut_down();
+    device->end_threads();
 }
 
 c10::DeviceIndex device_count() {
@@ -165,9 +136,9 @@ c10::Stream exchange_stream(c10::Stream stream) {
   return previous;
 }
 
-c10::Stream new_stream(c10::DeviceIndex index) {
+c10::Stream new_stream(c10::DeviceIndex index, int priority) {
   index = checked_index(index);
-  return stream_of(index, Runtime::get().device(index).open_queue());
+  return stream_of(index, Runtime::get().device(index).open_queue(priority));
 }
 
 c10::Stream pool_stream(c10::DeviceIndex index) {
@@ -187,8 +158,18 @@ c10::Stream pool_stream(c10::DeviceIndex index) {
   return stream_of(index, pools[slot][turns[slot]++ % kPoolStreams]);
 }
 
+const card::Placement& current_placement() {
+  return tls_placement;
+}
+
+void set_placement(card::Placement placement) {
+  tls_placement = std::move(placement);
+}
+
 card::Queue& queue_of(const c10::Stream& stream) {
-  return Runtime::get().device(checked_index(stream.device_index())).queue(stream.id());
+  return translated([&]() -> card::Queue& {
+    return Runtime::get().device(checked_index(stream.device_index())).queue(stream.id());
+  });
 }
 
 card::Queue& current_queue(c10::DeviceIndex index) {

@@ -1,6 +1,8 @@
-// The process-wide runtime: settings, devices, and what is current in each thread.
+// The process-wide runtime: devices, and what is current in each thread.
 #pragma once
 
+#include "bridge/errors.h"
+#include "bridge/settings.h"
 #include "card/device.h"
 
 #include <c10/core/Device.h>
@@ -8,19 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace spyre::bridge {
-
-// What the environment decides, read once, when the first setting is needed. An invalid value is an error
-// that names variable and value.
-struct Settings {
-  int devices = 2;                // SPYRE_DEVICES, 1 to 64
-  std::uint64_t memory_bytes = 0; // SPYRE_MEMORY_GB per device, 16 by default
-  std::uint32_t handles = 16;     // SPYRE_HANDLES, region handles per device
-  static const Settings& get();
-};
 
 // Devices and their memory. Started by the first operation that needs a device, never by import.
 class Runtime {
@@ -39,7 +32,11 @@ public:
   card::Device& device(c10::DeviceIndex index) { return *devices_[static_cast<std::size_t>(index)]; }
   // The device that owns a token address; throws for an address that is not ours.
   c10::DeviceIndex device_of(const void* token) const;
-  std::uint64_t bytes_per_device() const { return bytes_per_device_; }
+  // Bytes of the arena that belong to each device.
+  std::uint64_t arena_per_device() const { return arena_per_device_; }
+
+  card::Scheduler& scheduler() { return scheduler_; }
+  card::EventBackend& events() { return *events_; }
 
   // Waits for every device. Called at exit so that no worker outlives the interpreter.
   void shut_down();
@@ -50,7 +47,9 @@ private:
 
   static Runtime* instance_;
   card::Arena arena_;
-  std::uint64_t bytes_per_device_;
+  card::Scheduler scheduler_;
+  std::unique_ptr<card::EventBackend> events_;
+  std::uint64_t arena_per_device_;
   std::vector<std::unique_ptr<card::Device>> devices_;
 };
 
@@ -70,15 +69,30 @@ c10::DeviceIndex checked_index(c10::DeviceIndex index);
 c10::Stream current_stream(c10::DeviceIndex index);
 c10::Stream exchange_stream(c10::Stream stream);
 c10::Stream default_stream(c10::DeviceIndex index);
-// A stream of its own.
-c10::Stream new_stream(c10::DeviceIndex index);
+// A stream of its own; lower priority numbers go first.
+c10::Stream new_stream(c10::DeviceIndex index, int priority);
 // One of a fixed set of streams, handed out in turn.
 c10::Stream pool_stream(c10::DeviceIndex index);
+
+// Where this thread's allocations go on devices; by default bound to the emptiest memory domain.
+const card::Placement& current_placement();
+void set_placement(card::Placement placement);
 
 // The queue behind a stream.
 card::Queue& queue_of(const c10::Stream& stream);
 // The queue of the current stream of a device, without building a c10::Stream.
 card::Queue& current_queue(c10::DeviceIndex index);
+
+// Runs `call` on the current stream of a device, after everything submitted before, and returns when it is
+// done. Throws what `call` throws, and the card's errors as Python sees them.
+template <class Call> void compute_on(c10::DeviceIndex index, Call&& call) {
+  translated([&] { current_queue(index).compute(std::forward<Call>(call)); });
+}
+
+// Submits an operation; the card's errors as Python sees them.
+inline void submit_to(card::Queue& queue, card::Operation operation) {
+  translated([&] { queue.submit(std::move(operation)); });
+}
 
 // Host address that a token stands for. The caller has waited for the work that writes there.
 inline void* backing_of(const Runtime& runtime, const void* token) {

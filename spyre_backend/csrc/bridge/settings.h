@@ -1,0 +1,24 @@
+// What the environment decides.
+#pragma once
+
+#include "card/allocator.h"
+#include "card/scheduler.h"
+
+#include <cstdint>
+
+namespace spyre::bridge {
+
+// Read once, when the first setting is needed. An invalid value is a ValueError that names variable and
+// value.
+struct Settings {
+  card::Mode mode = card::Mode::PF;              // SPYRE_MODE, PF or VF
+  int devices = 2;                               // SPYRE_DEVICES, 1 to 64
+  std::uint64_t memory_bytes = 0;                // SPYRE_MEMORY_GB per device, 16 by default
+  std::uint32_t handles = 16;                    // SPYRE_HANDLES, region handles of a device in VF mode
+  std::uint32_t domains = 1;                     // SPYRE_DOMAINS, memory domains of a device
+  card::ClockKind clock = card::ClockKind::Wall; // SPYRE_CLOCK, wall or virtual
+  unsigned host_workers = 16;                    // SPYRE_HOST_WORKERS, host callbacks at a time
+  static const Settings& get();
+};
+
+} // namespace spyre::bridge

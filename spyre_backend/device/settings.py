@@ -1,0 +1,45 @@
+"""What the environment decides about the simulated cards, as one object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from spyre_backend import _C
+
+__all__ = ["Settings", "settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting of the backend. Each is an environment variable, read once, when the first one is needed.
+
+    Attributes:
+        mode: ``SPYRE_MODE``. ``"PF"``: one tenant owns the card; ``"VF"``: tenants share it, and each has ``handles``
+            region handles. Both hand out the same offsets.
+        devices: ``SPYRE_DEVICES``, 1 to 64.
+        memory_bytes: ``SPYRE_MEMORY_GB`` (0.001 to 1024) of each device, in bytes.
+        handles: ``SPYRE_HANDLES``, 1 to 1024: the region handles of a device in VF mode; a region has at least
+            ``memory_bytes / handles`` bytes in both modes.
+        domains: ``SPYRE_DOMAINS``, 1 to 64: equal parts of a device's memory; see :mod:`torch.spyre.memory`.
+        clock: ``SPYRE_CLOCK``. ``"wall"``: real threads and real time; ``"virtual"``: discrete events, timed by the
+            cost model, the same every time.
+        host_workers: ``SPYRE_HOST_WORKERS``, 1 to 256: host callbacks that run at a time.
+    """
+
+    mode: Literal["PF", "VF"]
+    devices: int
+    memory_bytes: int
+    handles: int
+    domains: int
+    clock: Literal["wall", "virtual"]
+    host_workers: int
+
+
+def settings() -> Settings:
+    """The settings in force.
+
+    Raises:
+        ValueError: a variable has an invalid value; the message names both and says what is expected.
+    """
+    return Settings(**_C.settings())

@@ -1,0 +1,155 @@
+"""Where tensors are, summaries, and moving them to other tiers."""
+
+import gc
+import json
+
+import pytest
+import torch
+
+DEVICE = "spyre"
+
+
+def test_R2_8_describe_tells_chunks_policy_and_layout():
+    base = torch.ones(100, device="spyre:1")
+    whole, view = torch.spyre.memory.describe(base), torch.spyre.memory.describe(base[10:].view(9, 10).t())
+    assert whole.device == torch.device("spyre:1")
+    assert whole.chunks == view.chunks
+    (chunk,) = whole.chunks
+    assert chunk.offset % 128 == 0
+    assert chunk.length == 512
+    assert whole.policy == torch.spyre.memory.Bind(0)
+    assert view.layout == torch.spyre.memory.Layout("strided", (10, 9), (1, 10), 40, 4)
+    assert torch.spyre.memory.describe(torch.empty(0, device=DEVICE)).chunks == ()
+    capsule = torch.from_dlpack(torch.utils.dlpack.to_dlpack(base))
+    assert torch.spyre.memory.describe(capsule).chunks == whole.chunks
+    with pytest.raises(ValueError, match="not one on cpu"):
+        torch.spyre.memory.describe(torch.ones(1))
+
+
+def test_memory_summary_shows_totals_and_regions():
+    keep = torch.ones(1000, device=DEVICE)
+    text = torch.spyre.memory_summary()
+    assert "spyre:0, PF mode" in text
+    assert f"{torch.spyre.memory_allocated():16}" in text
+    assert "region 0 (tensor, domain 0)" in text
+    del keep
+
+
+def test_R2_12_placement_is_binding_and_survives_offloading(run_python):
+    run_python(
+        "import torch\n"
+        "memory = torch.spyre.memory\n"
+        "Bind, Interleave, describe, placement = memory.Bind, memory.Interleave, memory.describe, memory.placement\n"
+        "spread = Interleave((2, 0), 1024)\n"
+        "with placement(spread):\n"
+        "    x = torch.arange(10_000, device='spyre')\n"
+        "    with placement(Bind(3)):\n"
+        "        y = x + 1\n"
+        "    z = y * 1\n"
+        "assert describe(x).policy == describe(z).policy == spread\n"
+        "assert [c.length for c in describe(x).chunks] == [1024] * 78 + [128]\n"
+        "assert len({c.region for c in describe(x).chunks}) == 2\n"
+        "assert describe(y).policy == Bind(3) and len(describe(y).chunks) == 1\n"
+        "assert torch.equal((x[5:].view(-1, 5) + 1).cpu(), y.cpu()[5:].view(-1, 5))\n"
+        "torch.spyre.offload(x).restore()\n"
+        "assert describe(x).policy == spread and torch.equal(x.cpu(), torch.arange(10_000))\n"
+        "with placement(Bind(1)):\n"
+        "    try: torch.empty(20 << 20, dtype=torch.uint8, device='spyre')\n"
+        "    except torch.OutOfMemoryError: pass\n"
+        "    else: raise SystemExit('not binding')\n"
+        "with placement(Bind(4)):\n"
+        "    try: torch.empty(1, device='spyre')\n"
+        "    except torch.spyre.InvalidArgument as error: assert 'no memory domain 4' in str(error)\n"
+        "    else: raise SystemExit('not refused')\n"
+        "assert torch.spyre.memory_allocated() == 80128 * 3\n",
+        SPYRE_DOMAINS="4",
+        SPYRE_MEMORY_GB="0.0625",
+    )
+
+
+@pytest.mark.parametrize("tier", ["host", "file"])
+def test_R2_17_offloaded_content_comes_back_identical_at_another_address(tier):
+    torch.manual_seed(0)
+    tensor = torch.randn(300, 7, device=DEVICE)
+    view, content = tensor[3:].t(), tensor.cpu()
+    before, address = torch.spyre.memory_allocated(), tensor.data_ptr()
+    handle = torch.spyre.offload(tensor, tier=tier)
+    assert handle.nbytes == 8400
+    assert torch.spyre.memory_allocated() == before - 8448
+    for use in (lambda: tensor + 1, lambda: view.cpu(), lambda: tensor.sum().item()):
+        with pytest.raises(RuntimeError, match="offloaded or resized to 0 bytes"):
+            use()
+    blocker = torch.ones(2100, device=DEVICE)
+    handle.restore()
+    handle.restore()
+    assert tensor.data_ptr() != address
+    assert torch.equal(tensor.cpu(), content)
+    assert torch.equal(view.cpu(), content[3:].t())
+    del blocker
+
+
+def test_R2_17_no_file_stays_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tensor = torch.ones(10, device=DEVICE)
+    handle = torch.spyre.offload(tensor, tier="file")
+    assert len(list(tmp_path.iterdir())) == 1
+    handle.restore()
+    assert list(tmp_path.iterdir()) == []
+    handle = torch.spyre.offload(tensor, tier="file")
+    del handle
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_R2_17_a_damaged_file_is_an_error_and_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tensor = torch.ones(10, device=DEVICE)
+    handle = torch.spyre.offload(tensor, tier="file")
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    with pytest.raises(RuntimeError, match="39 bytes instead of 40"):
+        handle.restore()
+    file.write_bytes(content)
+    handle.restore()
+    assert tensor.tolist() == [1] * 10
+
+
+def test_offload_refuses_what_it_cannot_do():
+    with pytest.raises(ValueError, match="no tier 'tape': choose one of 'host', 'file'"):
+        torch.spyre.offload(torch.ones(1, device=DEVICE), tier="tape")
+    with pytest.raises(ValueError, match="not one on cpu"):
+        torch.spyre.offload(torch.ones(1))
+
+
+def test_S_6_views_that_start_between_sticks_are_copied_right():
+    host = torch.arange(100.0)
+    device = torch.zeros(100, device=DEVICE)
+    device[3:50].copy_(host[3:50])
+    device[50:].copy_(host[50:].pin_memory(), non_blocking=True)
+    assert torch.equal(device.cpu()[3:], host[3:])
+    assert torch.equal(device[7:60].cpu(), host[7:60])
+    target = torch.zeros(60).pin_memory()
+    target.copy_(device[5:65], non_blocking=True)
+    torch.spyre.synchronize()
+    assert torch.equal(target, host[5:65])
+    across = torch.zeros(50, device="spyre:1")
+    across[1:].copy_(device[11:60])
+    assert torch.equal(across[1:].cpu(), host[11:60])
+
+
+def test_a_timeline_exports_as_a_chrome_trace(tmp_path):
+    x = torch.ones(1 << 18).pin_memory()
+    with torch.spyre.record_timeline() as timeline:
+        y = x.to(DEVICE, non_blocking=True) + 1
+        torch.spyre.launch_host_callback(lambda: None)
+        y.cpu()
+        torch.spyre.synchronize()
+    assert [i.start for i in timeline.intervals] == sorted(i.start for i in timeline.intervals)
+    assert {"h2d", "compute", "d2h", "host"} == {i.pipeline for i in timeline.intervals}
+    timeline.export_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "spyre:0"}} in events
+    complete = [event for event in events if event["ph"] == "X"]
+    assert len(complete) == len(timeline.intervals)
+    assert all(event["dur"] >= 0 and event["args"]["stream"] == 0 for event in complete)
