@@ -4,11 +4,12 @@
 #   make test                 every test          make lint      style, types, borders, workflows
 #   make demo TORCH=2.13.0    with another torch, in a virtual environment of its own
 #   make bench                the benchmarks      make clean     forget what was built (keeps .venv)
+#   make sanitize             the card's tests under ThreadSanitizer, then AddressSanitizer
 
 TORCH ?= 2.14.1
 PYTHON ?= python3
 PYTEST_ARGS ?=
-BENCH ?= $(wildcard benchmarks/*/*.py)
+BENCH ?= $(filter-out %/machine.py,$(wildcard benchmarks/*/*.py))
 
 DEFAULT_TORCH := 2.14.1
 VENV := $(if $(filter $(DEFAULT_TORCH),$(TORCH)),.venv,.venv-$(TORCH))
@@ -17,7 +18,7 @@ OLD_PYTHON := setup: Python 3.10 or newer is needed, this is %d.%d: name another
 SETUP := $(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 10) or sys.exit("$(OLD_PYTHON)" % v)' && \
 	$(PYTHON) tools/setup.py --venv $(VENV) --torch $(TORCH)
 
-.PHONY: help setup setup-tests setup-system demo test lint format bench clean
+.PHONY: help setup setup-tests setup-system demo test sanitize lint format bench clean
 
 help:
 	@sed -n 's/^#   \(.*\)/\1/p' Makefile
@@ -36,6 +37,10 @@ demo: setup
 
 test: setup-tests
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+sanitize: setup-tests
+	@set -e; for variant in thread address; do echo "sanitize: $$variant"; \
+		CARD_VARIANT=$$variant $(BIN)/pytest -q tests/spyre_backend/test_card.py; done
 
 lint: setup
 	@echo "lint: ruff";           $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .

@@ -5,12 +5,12 @@ Usage: python benchmarks/backend/eager.py [--json FILE] [--rounds N]. One thread
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from pathlib import Path
 
 import torch
+from machine import machine
 
 SMALL, MILLION, MATRIX = (8, 8), (1_000_000,), (1024, 1024)
 
@@ -73,7 +73,7 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cpu, spyre = cases("cpu"), cases("spyre")
-    report = {"machine": platform.processor() or platform.machine(), "torch": torch.__version__, "operators": {}}
+    report = {"machine": machine(), "torch": torch.__version__, "operators": {}}
     for name in cpu:
         samples = {"cpu": [], "spyre": []}
         for _ in range(arguments.rounds):
