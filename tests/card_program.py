@@ -11,8 +11,8 @@ from spyre_backend import build
 
 HERE = Path(__file__).resolve().parent / "spyre_backend" / "card"
 VARIANTS = {
-    "plain": "-O1",
-    "mutants": "-O1 -DSPYRE_MUTANTS",
+    "plain": "-O0",
+    "mutants": "-O0 -DSPYRE_MUTANTS",
     "thread": "-O1 -g -fsanitize=thread",
     "address": "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all",
 }

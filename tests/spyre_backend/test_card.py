@@ -13,6 +13,8 @@ from card_program import NAMES, compile_card_program
 from spyre_backend import build
 
 VARIANT = os.environ.get("CARD_VARIANT", "plain")
+# The first test of each program compiles it, which takes minutes on a machine that is busy with other things.
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="session")

@@ -132,7 +132,7 @@ def test_after_the_end_work_is_refused_with_a_type(run_python):
 def test_R2_14_garbage_is_collected_before_memory_is_refused(run_python):
     run_python(
         "import gc, torch\n"
-        "gc.disable()\n"
+        "gc.set_threshold(1_000_000)\n"
         "for _ in range(20):\n"
         "    class Holder: pass\n"
         "    holder = Holder()\n"

@@ -61,7 +61,7 @@ def test_R2_12_placement_is_binding_and_survives_offloading(run_python):
         "    try: torch.empty(1, device='spyre')\n"
         "    except torch.spyre.InvalidArgument as error: assert 'no memory domain 4' in str(error)\n"
         "    else: raise SystemExit('not refused')\n"
-        "assert torch.spyre.memory_allocated() == 80128 * 3\n",
+        "assert torch.spyre.memory_allocated() == 80_000 * 3\n",
         SPYRE_DOMAINS="4",
         SPYRE_MEMORY_GB="0.0625",
     )
