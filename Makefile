@@ -9,6 +9,7 @@
 TORCH ?= 2.14.1
 PYTHON ?= python3
 PYTEST_ARGS ?=
+WORKERS ?= 2
 BENCH ?= $(filter-out %/machine.py,$(wildcard benchmarks/*/*.py))
 
 DEFAULT_TORCH := 2.14.1
@@ -35,8 +36,9 @@ setup-system:
 demo: setup
 	@DEMO_ONCE=$(DEMO_ONCE) $(BIN)/python -m demo
 
+# A file's tests share servers and runs, so they stay in one worker.
 test: setup-tests
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 sanitize: setup-tests
 	@set -e; for variant in thread address; do echo "sanitize: $$variant"; \

@@ -22,8 +22,8 @@ app = typer.Typer(
 
 
 COMMANDS = (
-    "inventory", "plan", "run", "merge", "diff", "report", "explain", "lint", "lint-labels", "drift", "import",
-    "capabilities", "schema", "fetch",
+    "inventory", "plan", "run", "merge", "diff", "report", "update-expectations", "explain", "lint", "lint-labels",
+    "drift", "import", "capabilities", "schema", "fetch",
 )  # fmt: skip
 """In the order of ``--help``; each is a module of this package."""
 

@@ -13,9 +13,9 @@ from conformance.capabilities import audit as auditing
 from conformance.capabilities.probe import declaration, probe_operators
 from conformance.cli import options as o
 from conformance.cli.app import app
-from conformance.cli.import_ import dump
 from conformance.errors import ConformanceError, Exit
 from conformance.profile import load_profile
+from conformance.registry.document import dump
 from conformance.registry.names import installed_names
 
 capabilities = typer.Typer(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import yaml
 
 from conformance.cli import options as o
 from conformance.cli.app import app
@@ -18,6 +17,7 @@ from conformance.importers.entry import Imported
 from conformance.importers.formats import FORMATS
 from conformance.inventory import load_inventory
 from conformance.inventory.written import Variants, Written
+from conformance.registry.document import dump
 from conformance.registry.names import installed_names
 from conformance.registry.tests import read_tests
 
@@ -25,16 +25,6 @@ _HEADER = """\
 # Imported from {source} ({format}): {lines} lines became {rules} rules. Give each a reason, and say how an expected
 # failure looks; `conformance lint` finds what names nothing.
 """
-
-_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-
-
-def dump(value: Any) -> str:
-    """YAML for people: keys in their order, innermost lists and mappings in one line."""
-    text: str = yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
-    )
-    return text
 
 
 @app.command("import")

@@ -50,8 +50,8 @@ class Cluster:
         treatment = self.treatment
         rule |= {"action": treatment.action, "reason": treatment.reason}
         rule |= {key: value for key in ("note", "issue") if (value := getattr(treatment, key))}
-        if treatment.exception:
-            rule["signature"] = {"exception": treatment.exception}
+        if signature := {key: value for key in ("exception", "message", "phase") if (value := getattr(treatment, key))}:
+            rule["signature"] = signature
         if treatment.platform:
             rule["when"] = {"platform": treatment.platform}
         return rule

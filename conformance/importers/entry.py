@@ -17,7 +17,7 @@ class Treatment:
 
     Attributes:
         action, reason, note, issue: as in a rule.
-        exception: of an xfail's signature.
+        exception, message, phase: of an xfail's signature.
         platform: of ``when``.
     """
 
@@ -26,6 +26,8 @@ class Treatment:
     note: str = ""
     issue: str = ""
     exception: str = ""
+    message: str = ""
+    phase: str = ""
     platform: str = ""
 
 

@@ -166,3 +166,14 @@ def read_document(path: Path) -> Document:
     except (OSError, UnicodeDecodeError) as error:
         raise ConformanceError(f"{path}: cannot be read: {error}") from error
     return Document(path, text)
+
+
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def dump(value: Any) -> str:
+    """YAML for people: keys in their order, innermost lists and mappings in one line."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+    )
+    return text

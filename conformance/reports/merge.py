@@ -57,18 +57,20 @@ def merge(runs: Sequence[FinishedRun]) -> tuple[Accounts, dict[str, Any]]:
         torch=first["torch"],
         upstream=next((run.summary["upstream"] for run in runs if run.summary["upstream"]), ""),
         profile=first["profile"],
+        expectations=first["expectations"],
         devices=min(run.summary["devices"] for run in runs),
+        narrowed=sorted({option for run in runs for option in run.summary["narrowed"]}),
         notes=list(dict.fromkeys(note for run in runs for note in run.summary["notes"])),
     )
 
 
 def _check_same(runs: Sequence[FinishedRun]) -> None:
-    for name in ("profile", "torch", "upstream"):
+    for name in ("profile", "expectations", "torch", "upstream"):
         # A run of the wheel suite alone has no checkout, and may stand beside one that has.
         found = {run.summary[name]: run.folder for run in runs if run.summary[name]}
         if len(found) > 1:
             said = ", ".join(f"{value} in {folder}" for value, folder in found.items())
-            raise ConformanceError(f"runs of different {name}s are not one run: {said}")
+            raise ConformanceError(f"not runs with one {name}: {said}")
 
 
 def _check_shards(runs: Sequence[FinishedRun]) -> None:

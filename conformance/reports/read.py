@@ -17,7 +17,8 @@ _TEXTS = ("label", "phase", "message", "trace", "rule", "reason", "issue")
 _Kind = type | tuple[type, ...]
 _SUMMARY: dict[str, _Kind] = {
     "planned": int, "balanced": bool, "unexpected": list, "seconds": (int, float), "torch": str, "upstream": str,
-    "profile": str, "devices": int, "shard": str, "interrupted": str, "notes": list,
+    "profile": str, "expectations": str, "devices": int, "shard": str, "interrupted": str, "narrowed": list,
+    "notes": list,
 }  # fmt: skip
 
 

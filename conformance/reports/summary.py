@@ -16,9 +16,11 @@ def summarise(
     torch: str,
     upstream: str,
     profile: str,
+    expectations: str,
     devices: int,
     shard: str = "",
     interrupted: str = "",
+    narrowed: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of ``summary.json``.
@@ -29,9 +31,11 @@ def summarise(
         seconds: how long it took.
         torch, upstream: versions; ``upstream`` is ``""`` without a checkout.
         profile: name of the backend's profile.
+        expectations: hash over the profile, its registry and its capabilities.
         devices: how many the backend has.
         shard: ``i/n``, ``""`` for a whole run.
         interrupted: signal name, ``""`` when it ran to the end.
+        narrowed: options by which the run took less than the profile's whole set, but for ``--shard``.
         notes: sentences for the reader.
     """
     return {
@@ -47,8 +51,10 @@ def summarise(
         "torch": torch,
         "upstream": upstream,
         "profile": profile,
+        "expectations": expectations,
         "devices": devices,
         "shard": shard,
         "interrupted": interrupted,
+        "narrowed": list(narrowed),
         "notes": list(notes),
     }

@@ -61,6 +61,16 @@ class Request:
     strict: bool | None = None
     collect_only: bool = False
 
+    def narrowed(self) -> tuple[str, ...]:
+        """Options that take less than the profile's whole set; a shard is a part of it, and stands apart."""
+        given = {
+            "FILE": self.targets,
+            "--hw-classification": self.labels is not None,
+            "-k": self.keyword,
+            "--changed": self.changed is not None,
+        }
+        return tuple(option for option, value in given.items() if value)
+
     def signature(self) -> dict[str, Any]:
         """What must be the same for a resumed run to mean the same."""
         return {
@@ -99,6 +109,8 @@ class Outcome:
     interrupted: str = ""
     shard: str = ""
     profile: str = ""
+    expectations: str = ""
+    narrowed: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """``summary.json``."""
@@ -109,9 +121,11 @@ class Outcome:
             torch=self.backend.torch,
             upstream=self.upstream,
             profile=self.profile,
+            expectations=self.expectations,
             devices=self.backend.devices,
             shard=self.shard,
             interrupted=self.interrupted,
+            narrowed=self.narrowed,
             notes=self.selection_notes + self.notes,
         )
 
@@ -311,6 +325,7 @@ class Session:
         return Outcome(
             accounts, backend, self._upstream_version, time.monotonic() - started, accounts.unexpected(strict),
             supervisor.notes, self.notes, supervisor.interrupted, request.shard, request.profile.name,
+            request.profile.fingerprint(), request.narrowed(),
         )  # fmt: skip
 
 

@@ -50,7 +50,14 @@ def left(folder, accounts, **more):
     """The folder that a run with these accounts leaves."""
     folder.mkdir()
     write_results(accounts, folder / "results.jsonl")
-    base = {"seconds": 2, "torch": "2.14.1", "upstream": "2.6.0", "profile": "spyre", "devices": 2}
+    base = {
+        "seconds": 2,
+        "torch": "2.14.1",
+        "upstream": "2.6.0",
+        "profile": "spyre",
+        "expectations": "abc",
+        "devices": 2,
+    }
     write_summary(
         summarise(accounts, unexpected=accounts.unexpected(False), **{**base, **more}), folder / "summary.json"
     )
@@ -133,9 +140,10 @@ def test_C27_parts_that_share_no_test_are_one_run(tmp_path):
         ({"shard": "1/2"}, {"shard": "2/3"}, ConformanceError, "different runs"),
         ({"shard": "1/3"}, {"shard": "3/3"}, AccountsError, "missing shards: 2/3"),
         ({"shard": "1/2"}, {"shard": "two"}, ConformanceError, "shard"),
-        ({"torch": "2.13.0"}, {}, ConformanceError, "different torchs"),
-        ({"profile": "xpu"}, {}, ConformanceError, "different profiles"),
-        ({"upstream": "2.7.0"}, {}, ConformanceError, "different upstreams"),
+        ({"torch": "2.13.0"}, {}, ConformanceError, "with one torch"),
+        ({"profile": "xpu"}, {}, ConformanceError, "with one profile"),
+        ({"expectations": "xyz"}, {}, ConformanceError, "with one expectations"),
+        ({"upstream": "2.7.0"}, {}, ConformanceError, "with one upstream"),
         ({"interrupted": "SIGINT"}, {}, ConformanceError, "--resume"),
     ],
 )
@@ -290,7 +298,9 @@ def test_C29_every_outcome_has_a_place_on_the_page():
         name = f"wheel/ops.py::TestOps::test_{outcome}[op{number}][float32]@spyre"
         accounts.plan(Planned(name))
         accounts.record(Attempt(name, outcome))
-    summary = summarise(accounts, unexpected=[], seconds=1, torch="2.14.1", upstream="", profile="spyre", devices=1)
+    summary = summarise(
+        accounts, unexpected=[], seconds=1, torch="2.14.1", upstream="", profile="spyre", expectations="", devices=1
+    )
     shown = "".join(Page(html(accounts, summary)).text)
     assert all(outcome in shown for outcome in OUTCOMES)
     assert sum(f"op{number}" in shown for number in range(len(OUTCOMES))) >= len(OUTCOMES) - 1
