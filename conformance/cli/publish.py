@@ -13,8 +13,9 @@ import typer
 from conformance.errors import Exit
 from conformance.reports.accounts import Accounts
 from conformance.reports.actions import append_summary, error_commands, in_actions
-from conformance.reports.files import JUNIT, RESULTS, SUMMARY
-from conformance.reports.write import markdown, write_junit, write_results, write_summary
+from conformance.reports.files import HTML, JUNIT, RESULTS, SUMMARY
+from conformance.reports.html import html
+from conformance.reports.write import markdown, replace, write_junit, write_results, write_summary
 
 
 def publish(
@@ -32,6 +33,7 @@ def publish(
     write_results(accounts, output / RESULTS)
     write_junit(accounts, output / JUNIT, f"conformance {summary['profile']}")
     write_summary(summary, output / SUMMARY)
+    replace(output / HTML, html(accounts, summary))
     if in_actions():
         append_summary(markdown(accounts, summary, unexpected))
         for line in error_commands(accounts, list(unexpected)):

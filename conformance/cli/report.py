@@ -23,9 +23,10 @@ def report(
         typer.Option("--output", metavar="FILE", help="Where it goes (default: report.html or report.md in DIR)."),
     ] = None,
 ) -> None:
-    """Write what a person reads of a run: accounts, failures by cause, operators × dtypes, slowest tests.
+    """Write again what a person reads of a run: accounts, failures by cause, operators × dtypes, slowest tests.
 
-    The HTML page holds everything and asks for nothing: it can be mailed or kept as an artifact.
+    `run` and `merge` leave the HTML page too. It holds everything and asks for nothing: mail it, or keep it as an
+    artifact.
     """
     found = read_run(run)
     if form == "html":

@@ -59,7 +59,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --output.")] = False,
     as_json: o.JsonOption = False,
 ) -> None:
-    """Run tests on the device, each accounted for, and write results.jsonl, junit.xml and summary.json.
+    """Run tests on the device, each accounted for, and write results.jsonl, junit.xml, summary.json and report.html.
 
     Exit codes: 0 as expected, 1 unexpected results, 2 usage, configuration or a backend that does not work, 3 nothing
     selected, interrupted, or accounts that do not balance.
