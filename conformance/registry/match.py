@@ -30,6 +30,11 @@ def is_glob(pattern: str) -> bool:
     return _GLOB(pattern) is not None
 
 
+def literal(name: str) -> str:
+    """A selector's word that means this one name, whatever characters it has."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", name)
+
+
 @lru_cache(maxsize=4096)
 def _pattern(glob: str) -> Callable[[str], object]:
     return re.compile(translate(glob)).match

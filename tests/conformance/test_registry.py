@@ -9,7 +9,7 @@ from conformance.ids import TestId
 from conformance.profile import load_profile
 from conformance.registry.document import Document
 from conformance.registry.load import load_rules
-from conformance.registry.match import Registry
+from conformance.registry.match import Registry, literal, matcher
 
 
 def rules(tmp_path, text):
@@ -141,3 +141,10 @@ def test_shipped_profiles_are_valid():
 def test_unknown_profile_names_the_known_ones():
     with pytest.raises(ConformanceError, match="spyre"):
         load_profile("nosuch")
+
+
+@pytest.mark.parametrize("name", ["test_a", "t*[a]", "a?b", "[!x]", "x]", "\\", "[[*?]]"])
+def test_C14_a_literal_word_means_one_name(name):
+    means = matcher("test", (literal(name),))
+    assert means(name)
+    assert not any(means(other) for other in ("tx[a]", "txa", "axb", "y", "") if other != name)
