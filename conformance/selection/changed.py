@@ -27,6 +27,10 @@ _NO_EFFECT = (
 _EXPECTED = re.compile(r"^test/(?:.+/)?expect/(?P<cls>\w+)[-.](?P<test>\w+)")
 """Files that ``assertExpected`` reads; they are named after the test."""
 
+_FULL_PAGES = (30, 100, 3000)
+"""Rows of a page of ``GET …/pulls/N/files`` as GitHub makes it unasked, of its largest page, and of its longest list:
+where that many came, more may be left."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChangedSelection:
@@ -120,7 +124,7 @@ def changed_in_payload(payload: Any) -> tuple[list[str] | None, str]:
     Args:
         payload: decoded JSON: the list of a pull request's files (``GET …/pulls/N/files``, also several pages in one
             list), an object with such a list under ``files``, a ``push`` event, or a ``pull_request`` event, which
-            only counts its files.
+            only counts its files. Without that count a list as long as a full page is not taken as complete.
 
     Returns:
         Paths, a renamed file's old one too, and ``""``; or ``None`` and why they cannot be told.
@@ -134,25 +138,46 @@ def changed_in_payload(payload: Any) -> tuple[list[str] | None, str]:
         wanted = pull.get("changed_files") if isinstance(pull, dict) else None
         commits = payload.get("commits")
         if isinstance(commits, list) and "files" not in payload:
-            names = [n for c in commits for key in ("added", "removed", "modified") for n in c.get(key) or ()]
             # GitHub leaves commits of a large push out and does not say how many.
             if payload.get("forced") or len(commits) >= 20:
                 return None, "a forced push, or one of 20 commits and more, does not list all that it changed"
-            return list(dict.fromkeys(names)), ""
+            return _pushed(commits)
         payload = payload.get("files")
         if payload is None:
             return None, "the event holds no list of files (GET …/pulls/N/files gives one)"
     if not isinstance(payload, list):
         return None, "the file is no event of GitHub and no list of files"
     rows = [row for item in payload for row in (item if isinstance(item, list) else [item])]
-    names = []
+    names: list[str] = []
     for row in rows:
-        if isinstance(row, str):
-            names.append(row)
-        elif isinstance(row, dict) and isinstance(row.get("filename"), str):
-            names += [row["filename"], *([row["previous_filename"]] if row.get("previous_filename") else [])]
-        else:
+        found: list[Any] = [row] if isinstance(row, str) else [row.get("filename")] if isinstance(row, dict) else [None]
+        if isinstance(row, dict) and row.get("previous_filename") is not None:
+            found.append(row["previous_filename"])
+        if not all(isinstance(name, str) for name in found):
             return None, f"{str(row)[:80]!r} is no file of a pull request"
-    if isinstance(wanted, int) and len(rows) < wanted:
-        return None, f"the pull request changes {wanted} files, and only {len(rows)} are listed"
+        names += found
+    if type(wanted) is int:
+        if len(rows) < wanted:
+            return None, f"the pull request changes {wanted} files, and only {len(rows)} are listed"
+        return list(dict.fromkeys(names)), ""
+    pages = [len(item) for item in payload if isinstance(item, list)]
+    for count in (len(rows), *pages[-1:]):
+        if count in _FULL_PAGES:
+            return None, f"it cannot be told whether {count} files are all: a page of GitHub's list has as many"
     return list(dict.fromkeys(names)), ""
+
+
+def _pushed(commits: list[Any]) -> tuple[list[str] | None, str]:
+    """Paths of a push's commits, or why they cannot be told."""
+    names: dict[str, None] = {}
+    for commit in commits:
+        if not isinstance(commit, dict):
+            return None, f"{str(commit)[:80]!r} is no commit of a push"
+        for key in ("added", "removed", "modified"):
+            paths = commit.get(key)
+            if paths is None:
+                continue
+            if not isinstance(paths, list) or not all(isinstance(name, str) for name in paths):
+                return None, f"{key!r} of a commit is {str(paths)[:80]!r} and no list of files"
+            names |= dict.fromkeys(paths)
+    return list(names), ""

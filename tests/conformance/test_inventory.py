@@ -171,12 +171,42 @@ def test_C9_changed_files(tree, changed, files):
         ({"commits": [{"added": ["a"]}], "forced": True}, None, "forced push"),
         ([{"name": "x"}], None, "no file of a pull request"),
         (7, None, "no event of GitHub"),
+        ({"commits": [1]}, None, "'1' is no commit"),
+        ({"commits": [{"added": 5}]}, None, "'added' of a commit is '5'"),
+        ({"commits": [{"removed": [5]}]}, None, "'removed' of a commit is '[5]'"),
+        ({"commits": [{"modified": "test/x.py"}]}, None, "no list of files"),
+        ({"commits": [{"added": None, "modified": ["a"]}]}, ["a"], ""),
+        ([{"filename": "a", "previous_filename": 5}], None, "no file of a pull request"),
+        ([{"filename": "a", "previous_filename": None}], ["a"], ""),
+        ([{"filename": 5}], None, "no file of a pull request"),
+        ([None], None, "no file of a pull request"),
+        ([[["a"]]], None, "no file of a pull request"),
     ],
 )
 def test_C9_files_of_an_event(payload, names, why):
     found, said = changed_in_payload(payload)
     assert found == names
     assert why in said
+
+
+@pytest.mark.parametrize("count", [30, 100, 3000])
+def test_C9_a_full_page_may_not_be_all(count):
+    rows = [{"filename": f"{n}.py"} for n in range(count)]
+    for payload in (rows, {"files": rows}, [rows], [["a.py"] * 100, rows], [row["filename"] for row in rows]):
+        found, said = changed_in_payload(payload)
+        assert found is None and f"cannot be told whether {count} files are all" in said
+    assert len(changed_in_payload(rows[1:])[0]) == count - 1
+    assert len(changed_in_payload([rows, ["a.py"]])[0]) == count + 1
+    assert len(changed_in_payload({"pull_request": {"changed_files": count}, "files": rows})[0]) == count
+
+
+def test_C9_an_event_of_the_wrong_shape_takes_everything(conformance, tree, tmp_path):
+    (tmp_path / "event.json").write_text('{"commits": [{"added": "test/test_user.py"}]}')
+    done = conformance(
+        "plan", "--profile", HERE / "cpu_profile", "--upstream", tree, "--pr", tmp_path / "event.json", "--json"
+    )
+    assert "everything is taken, because 'added' of a commit" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_C5_labels(tree):
