@@ -207,6 +207,7 @@ def parse_junit(document: bytes | bytearray) -> Iterator[TestLine]:
     """Read the test cases of a JUnit XML document, in the forms that pytest, Maven and gtest write.
 
     Only the parser of the standard library sees the document, after a look for a DOCTYPE: entities cannot be declared.
+    Cases of one name, in one suite or several, are no attempts of each other: each tells what the worst of them told.
 
     Raises:
         LineError: not XML, or XML with a DOCTYPE.
@@ -219,8 +220,20 @@ def parse_junit(document: bytes | bytearray) -> Iterator[TestLine]:
         raise LineError(f"not JUnit XML: {error}") from error
     if root.tag not in ("testsuites", "testsuite"):
         raise LineError(f"not JUnit XML: the root element is <{root.tag}>, not <testsuites> or <testsuite>")
+    worst: dict[str, TestLine] = {}
+    names = []
     for case in root.iter("testcase"):
-        yield _from_case(case)
+        line = _from_case(case)
+        names.append(line.id)
+        held = worst.setdefault(line.id, line)
+        if _WEIGHT[line.outcome] > _WEIGHT[held.outcome]:
+            worst[line.id] = line
+    for name in names:
+        yield worst[name]
+
+
+_WEIGHT: dict[Outcome, int] = {"skipped": 0, "xfailed": 1, "passed": 2, "failed": 3, "error": 4}
+"""Of what JUnit XML can say about one test: what ran tells more than what did not, a failure more than a success."""
 
 
 def _from_case(case: ET.Element) -> TestLine:
@@ -231,7 +244,7 @@ def _from_case(case: ET.Element) -> TestLine:
         if element.tag in ("failure", "error"):
             outcome = "failed" if element.tag == "failure" else "error"
             message, trace = element.get("message") or "", element.text or ""
-        elif element.tag == "skipped":
+        elif element.tag == "skipped" and outcome not in FAILING:
             outcome = "xfailed" if element.get("type") == "pytest.xfail" else "skipped"
             reason = element.get("message") or element.text or ""
     try:

@@ -83,6 +83,18 @@ def test_import_junit_is_a_run_of_the_backend(invoke, tmp_path: Path) -> None:
     assert invoke(*arguments[:-1], "main").exit_code == 2
 
 
+def test_import_junit_with_a_failure_in_one_of_two_suites_is_a_failure(invoke, tmp_path: Path) -> None:
+    case = '<testsuite><testcase classname="T" name="t">{}</testcase></testsuite>'
+    (tmp_path / "j.xml").write_text(f"<testsuites>{case.format('')}{case.format('<failure/>')}</testsuites>")
+    done = json.loads(invoke("import", "junit", "j.xml", "--repo", REPO, "--sha", sha("a"), "--json").stdout)
+    store = open_store(f"sqlite:///{tmp_path}/hud.db")
+    with store.read() as connection:
+        row = find_run(Scope(connection, 0, 1), done["key"])
+    store.close()
+    assert row is not None and row.conclusion == "failure"
+    assert json.loads(invoke("export", done["key"]).stdout)["outcome"] == "failed"
+
+
 def test_serve_answers_and_ends_when_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -231,6 +231,28 @@ def test_junit_of_pytest_is_read() -> None:
     }
 
 
+@pytest.mark.parametrize("turn", [1, -1])
+@pytest.mark.parametrize(
+    ("cases", "outcome"),
+    [
+        (("", "<failure/>"), "failed"),
+        (("", "<error/>", "<failure/>"), "error"),
+        (("<skipped/>", "<failure/>"), "failed"),
+        (("<skipped/>", ""), "passed"),
+        (("<failure/><skipped/>",), "failed"),
+    ],
+)
+def test_cases_of_one_name_in_a_junit_file_are_no_attempts(cases: tuple[str, ...], outcome: str, turn: int) -> None:
+    suites = "".join(
+        f'<testsuite name="{place}"><testcase classname="T" name="t">{inside}</testcase></testsuite>'
+        for place, inside in enumerate(cases[::turn])
+    )
+    collector = Collector(None)
+    for found in parse_junit(f"<testsuites>{suites}</testsuites>".encode()):
+        collector.add(found)
+    assert list(collector.outcomes()) == [outcome] and collector.lines == len(cases)
+
+
 @pytest.mark.parametrize(
     "document",
     [
