@@ -10,7 +10,8 @@ from typing import Any
 from conformance.registry.model import Capabilities
 from conformance.registry.names import Names
 
-_RAN = ("passed", "failed", "error", "crashed", "timed_out", "xfailed", "xpassed", "flaky")
+RAN = ("passed", "failed", "error", "crashed", "timed_out", "xfailed", "xpassed", "flaky")
+"""Outcomes of tests that were executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def audit(capabilities: Capabilities, results: Iterable[Mapping[str, Any]], name
     last = {line["id"]: line for line in results}
     ran: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for line in last.values():
-        if line.get("op") in names.cpu_dtypes and line["outcome"] in _RAN and line.get("device"):
+        if line.get("op") in names.cpu_dtypes and line["outcome"] in RAN and line.get("device"):
             for dtype in (line.get("dtype") or "").split(","):
                 ran[line["op"], dtype].append(line)
     passed = {key: [line for line in lines if line["outcome"] in ("passed", "xpassed")] for key, lines in ran.items()}

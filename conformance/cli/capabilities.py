@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -13,10 +14,11 @@ from conformance.capabilities import audit as auditing
 from conformance.capabilities.probe import declaration, probe_operators
 from conformance.cli import options as o
 from conformance.cli.app import app
-from conformance.errors import ConformanceError, Exit
-from conformance.profile import load_profile
+from conformance.errors import AccountsError, ConformanceError, Exit
+from conformance.profile import Profile, load_profile
 from conformance.registry.document import dump
-from conformance.registry.names import installed_names
+from conformance.registry.names import Names, installed_names
+from conformance.reports.read import read_results, read_run
 
 capabilities = typer.Typer(
     no_args_is_help=True, help="What a backend declares: found out, turned into settings, audited."
@@ -37,10 +39,8 @@ def probe(
     --output the file is printed.
     """
     loaded = load_profile(profile)
-    if output is not None and output.exists():
-        raise ConformanceError(
-            f"--output {output}: exists; give a new file, a declaration that was edited is not replaced"
-        )
+    if output is not None:
+        o.check_new(output, "a declaration that was edited is not replaced")
 
     def progress(done: int, total: int) -> None:
         if done % 25 == 0 or done == total:
@@ -52,7 +52,7 @@ def probe(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        o.write_new(output, text)
     lost = [f"{item.op} ({item.lost})" for item in tried if item.lost]
     typer.echo(f"{works} of {len(tried)} operators run" + (f"; lost: {', '.join(lost)}" if lost else ""), err=True)
 
@@ -76,18 +76,18 @@ def audit(
 ) -> None:
     """Compare the declaration with a run: never tested, passing but undeclared, passing by fallback, failing.
 
-    Exit codes: 0 the declaration holds (what was not tested is listed), 2 it does not.
+    Exit codes: 0 the declaration holds (what was not tested is listed), 2 it does not, or it cannot be compared with
+    this run (another profile's, an interrupted one's), 3 the run tested no operator on the device.
     """
-    path = results / "results.jsonl" if results.is_dir() else results
-    try:
-        lines: list[dict[str, Any]] = [
-            json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line
-        ]
-    except OSError as error:
-        raise ConformanceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConformanceError(f"{path}: is no results.jsonl: {error}") from error
-    found = auditing.audit(load_profile(profile).declared(), lines, installed_names())
+    loaded = load_profile(profile)
+    declared = loaded.declared()
+    if not declared.operators:
+        raise ConformanceError(
+            f"profile {loaded.name} declares no operator, so there is nothing to audit; "
+            "`conformance capabilities probe` writes a first declaration"
+        )
+    names = installed_names()
+    found = auditing.audit(declared, _results(results, loaded, names), names)
     if as_json:
         json.dump(found.row(), sys.stdout, indent=1)
         typer.echo()
@@ -98,3 +98,35 @@ def audit(
                 typer.echo(f"{len(names)} {title}: {shown}")
         typer.echo("the declaration holds" if found.clean else "the declaration does not hold")
     raise typer.Exit(Exit.AS_EXPECTED if found.clean else Exit.USAGE)
+
+
+def _results(path: Path, profile: Profile, names: Names) -> list[dict[str, Any]]:
+    """Lines of a run that are about operators on the profile's device.
+
+    Raises:
+        ConformanceError: the run is another profile's or device's, or its files cannot be read.
+        AccountsError: no operator was tested.
+    """
+    if path.is_dir():
+        run = read_run(path)
+        accounts, ran_with = run.accounts, run.summary["profile"]
+    else:
+        accounts = read_results(path)
+        ran_with = ""
+        with contextlib.suppress(ConformanceError):  # The file may have come from another machine.
+            ran_with = load_profile(accounts.profile).name if accounts.profile else ""
+    if ran_with and ran_with != profile.name:
+        raise ConformanceError(f"{path}: this run is of profile {ran_with}, not of {profile.name}")
+    lines = list(accounts.lines())
+    devices = {line["device"] for line in lines} - {""}
+    if devices and profile.device not in devices:
+        raise ConformanceError(
+            f"{path}: these tests ran on {', '.join(sorted(devices))}; profile {profile.name} is for {profile.device}"
+        )
+    found = [
+        line for line in lines
+        if line["device"] == profile.device and line["op"] in names.cpu_dtypes and line["outcome"] in auditing.RAN
+    ]  # fmt: skip
+    if not found:
+        raise AccountsError(f"{path}: no test of an operator ran on {profile.device}: nothing shows what holds")
+    return found

@@ -55,8 +55,8 @@ def import_(
     """
     if format_ not in FORMATS:
         raise ConformanceError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
-    if output is not None and output.exists():
-        raise ConformanceError(f"--output {output}: exists; give a new file, rules that were edited are not replaced")
+    if output is not None:
+        o.check_new(output, "rules that were edited are not replaced")
     names = installed_names()
     written = Written(load_inventory(upstream).files) if upstream is not None else Written({})
     resolve = Variants(written, names.infos, names.dtypes, device or ()).resolve
@@ -83,7 +83,7 @@ def import_(
     )
     text = header + dump({"version": 1, "rules": rules})
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        o.write_new(output, text)
     report = {
         "lines": whole.lines, "rules": len(rules), "unresolved": whole.unresolved, "left_out": whole.left_out,
         "dtypes": list(whole.dtypes), "operators": {name: list(kinds) for name, kinds in whole.operators.items()},

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from conformance.errors import ConformanceError
 
 ProfileOption = Annotated[
     str | None,
@@ -69,3 +72,35 @@ TargetsArgument = Annotated[
     typer.Argument(metavar="[FILE[::CLASS[::TEST]]]...", help="Only these; any spelling of a test's name."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def check_new(output: Path, why: str) -> None:
+    """Makes sure before the work begins that its result can be written.
+
+    Args:
+        output: file of ``--output``.
+        why: a file that exists stays.
+
+    Raises:
+        ConformanceError: it exists, or its folder does not, or nothing can be written there.
+    """
+    if output.exists() or output.is_symlink():
+        raise ConformanceError(f"--output {output}: exists; give a new file, {why}")
+    if not output.parent.is_dir():
+        raise ConformanceError(f"--output {output}: there is no folder {output.parent}")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise ConformanceError(f"--output {output}: nothing can be written to {output.parent}")
+
+
+def write_new(output: Path, text: str) -> None:
+    """Writes a file that does not exist; where that fails after all, the text is printed and not lost.
+
+    Raises:
+        ConformanceError: it could not be written.
+    """
+    try:
+        with output.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        typer.echo(text, nl=False)
+        raise ConformanceError(f"--output {output}: cannot be written: {error.strerror or error}") from error

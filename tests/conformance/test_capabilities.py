@@ -141,3 +141,73 @@ def test_C18_probe_of_a_backend_that_does_not_work(conformance, tmp_path):
     done = conformance("capabilities", "probe", "--profile", tmp_path, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert done.returncode == 2
     assert "no_such_backend" in done.stderr
+
+
+def test_C18_probe_looks_at_its_output_before_the_first_operator(conformance, tmp_path):
+    (tmp_path / "profile.yaml").write_text("name: none\nmodule: no_such_backend\ndevice: cpu\n")
+    (tmp_path / "file").write_text("mine")
+    for output, what in (
+        ("nowhere/x.yaml", "there is no folder"),
+        ("file/x", "there is no folder"),
+        ("file", "exists"),
+    ):
+        done = conformance("capabilities", "probe", "--profile", tmp_path, "--output", tmp_path / output)
+        assert done.returncode == 2
+        assert what in " ".join(done.stderr.split()) and "no_such_backend" not in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+DECLARATION = "version: 1\noperators: {add: {dtypes: [float32]}}\n"
+
+
+@pytest.fixture
+def audited(conformance, tmp_path):
+    """Audits a run of one test, made of what it is said to be."""
+    from conformance.reports.accounts import Accounts, Attempt, Planned
+    from conformance.reports.write import write_results
+
+    def call(test="test_x[add][float32]@mine", declared=DECLARATION, ran_with="mine", outcome="passed", folder=True):
+        (tmp_path / "profile.yaml").write_text("name: mine\ndevice: mine\ncapabilities: capabilities.yaml\n")
+        (tmp_path / "capabilities.yaml").write_text(declared)
+        accounts = Accounts()
+        if test:
+            name = f"test/test_x.py::TestX::{test}"
+            accounts.plan(Planned(name, "ACCELERATOR"))
+            accounts.record(Attempt(name, outcome, 1, 0.1, "call", "", "", "", False))
+        if not folder:
+            accounts.profile = ran_with
+        (tmp_path / "out").mkdir()
+        write_results(accounts, tmp_path / "out" / "results.jsonl")
+        summary = {
+            "planned": len(accounts.planned), "balanced": True, "unexpected": [], "seconds": 1, "torch": "2",
+            "upstream": "", "profile": ran_with, "expectations": "", "devices": 1, "shard": "", "interrupted": "",
+            "narrowed": [], "notes": [],
+        }  # fmt: skip
+        (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
+        path = tmp_path / "out" if folder else tmp_path / "out" / "results.jsonl"
+        done = conformance("capabilities", "audit", path, "--profile", tmp_path)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "said"),
+    [
+        ({}, 0, "the declaration holds"),
+        ({"outcome": "failed"}, 2, "the declaration does not hold"),
+        ({"test": "test_x[sub][float32]@mine"}, 2, "the declaration does not hold"),
+        ({"ran_with": "spyre"}, 2, "of profile spyre, not of mine"),
+        ({"test": "test_x[add][float32]@other"}, 2, "ran on other; profile mine is for mine"),
+        ({"ran_with": "spyre", "folder": False}, 2, "of profile spyre, not of mine"),
+        ({"test": ""}, 3, "holds"),
+        ({"test": "test_x@mine", "folder": False}, 3, "no test of an operator ran on mine"),
+        ({"outcome": "skipped"}, 3, "no test of an operator ran on mine"),
+        ({"declared": "version: 1\n"}, 2, "declares no operator, so there is nothing to audit"),
+    ],
+)
+def test_C19_audit_says_only_what_a_run_shows(audited, run, code, said):
+    found, text = audited(**run)
+    assert found == code, text
+    assert said in text
+    assert ("the declaration holds" in text) == (code == 0)
