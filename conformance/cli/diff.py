@@ -28,8 +28,12 @@ GROUPS = {
 """Lists of a diff in the order of their weight, with the words that a person reads."""
 
 
-def _read(path: Path) -> Accounts:
-    return read_run(path).accounts if path.is_dir() else read_results(path)
+def _read(path: Path) -> tuple[Accounts, bool | None]:
+    """Results, and whether the run took a part of the tests, which only an output folder tells."""
+    if not path.is_dir():
+        return read_results(path), None
+    run = read_run(path)
+    return run.accounts, bool(run.summary["narrowed"] or run.summary["shard"])
 
 
 def _sentences(found: Diff, base: Accounts, head: Accounts, limit: int) -> list[str]:
@@ -59,10 +63,11 @@ def diff(
 ) -> None:
     """Tell what changed between two runs of one backend, by the rules of HUD's verdict.
 
-    Exit codes: 0 nothing became worse, 1 tests newly fail or are missing, 2 usage or files that are no runs.
+    Exit codes: 0 nothing became worse, 1 tests newly fail or are missing, 2 usage or files that are no runs, 3 a run
+    without results.
     """
-    before, after = _read(base), _read(head)
-    found = diff_runs(before, after)
+    (before, _), (after, narrowed) = _read(base), _read(head)
+    found = diff_runs(before, after, narrowed)
     if as_json:
         json.dump(found.as_json(), sys.stdout, indent=2)
         typer.echo()

@@ -14,6 +14,7 @@ from conformance.cli import options as o
 from conformance.cli.app import app
 from conformance.errors import AccountsError, ConformanceError, Exit
 from conformance.profile import Profile, load_profile
+from conformance.registry.facts import rule_facts
 from conformance.registry.load import load_registry
 from conformance.registry.update import edit, propose
 from conformance.reports.read import FinishedRun, read_run
@@ -66,8 +67,13 @@ def update_expectations(
     _whole(found, backend)
     path = backend.folder / backend.registry
     rules, _ = load_registry(path)
-    proposal = propose(found.accounts, rules, ratchet=ratchet)
-    text = path.read_text(encoding="utf-8")
+    facts = rule_facts(found.summary["upstream"], found.summary["torch"], found.summary["devices"])
+    proposal = propose(
+        found.accounts, rules, capabilities=backend.declared(), in_force=lambda rule: rule.applies(**facts),
+        ratchet=ratchet,
+    )  # fmt: skip
+    # To the letter, with its ends of lines and its byte order mark.
+    text = path.read_bytes().decode("utf-8")
     edited = edit(path, text, proposal) if proposal else text
     if write and proposal:
         replace(path, edited)

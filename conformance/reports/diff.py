@@ -47,17 +47,20 @@ class Diff:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
-def diff(base: Accounts, head: Accounts) -> Diff:
+def diff(base: Accounts, head: Accounts, narrowed: bool | None = None) -> Diff:
     """Compare two runs of one backend.
 
     Args:
         base: the run before.
         head: the run after.
+        narrowed: whether the head ran a selection; ``None`` where only the results can tell, by the share of the
+            base's tests that they have.
     """
     before = {name: base.outcome(name) for name in base.attempts}
     after = {name: head.outcome(name) for name in head.attempts}
     absent = {name for name, outcome in before.items() if name not in after and outcome != "deselected"}
-    narrowed = len(before) - len(absent) < WHOLE_SHARE * len(before)
+    if narrowed is None:
+        narrowed = len(before) - len(absent) < WHOLE_SHARE * len(before)
     if narrowed:
         run = {_family(name) for name in after}
         absent = {name for name in absent if _family(name) in run}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.errors import ConformanceError
+from conformance.errors import AccountsError, ConformanceError
 from conformance.ids import parse
 from conformance.reports.accounts import OUTCOMES, Accounts, Attempt, Planned
 from conformance.reports.files import RESULTS, SUMMARY
@@ -62,6 +62,7 @@ def read_results(path: Path) -> Accounts:
 
     Raises:
         ConformanceError: it cannot be read, or a line of it is not a result.
+        AccountsError: it is empty: never a success, because a lost run would look like one.
     """
     accounts = Accounts()
     for number, line in _lines(path):
@@ -93,6 +94,8 @@ def read_results(path: Path) -> Accounts:
         if expires:
             accounts.expiries[texts["rule"]] = expires
         accounts.profile = accounts.profile or profile
+    if not accounts.attempts:
+        raise AccountsError(f"{path}: holds no result")
     return accounts
 
 

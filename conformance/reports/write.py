@@ -22,10 +22,20 @@ MARKDOWN_ROWS = 100
 
 
 def replace(path: Path, text: str) -> None:
-    """Writes a text file in one step, so that nobody reads half of it."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8", errors="replace") as stream:
+    """Writes a text file in one step, so that nobody reads half of it.
+
+    A link stays one, and a file keeps its permissions; what is no file (a pipe, a terminal) is written to.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", errors="replace", newline="")
+        return
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, delete=False, encoding="utf-8", errors="replace", newline=""
+    ) as stream:
         stream.write(text)
-    Path(stream.name).chmod(0o644)
+    Path(stream.name).chmod(mode)
     Path(stream.name).replace(path)
 
 

@@ -235,6 +235,15 @@ def test_C30_a_selection_does_not_miss_what_it_was_not_asked_for():
     assert diff(base, base).worse is False
 
 
+def test_C30_a_whole_run_that_lost_tests_is_worse_however_many(conformance, tmp_path):
+    names = [f"t{number}" for number in range(20)]
+    base = left(tmp_path / "base", made(**dict.fromkeys(names, "passed")))
+    lost = left(tmp_path / "lost", made(**dict.fromkeys(names[:5], "passed")))
+    assert conformance("diff", base, lost).returncode == 1
+    part = left(tmp_path / "part", made(**dict.fromkeys(names[:5], "passed")), narrowed=["--changed"])
+    assert conformance("diff", base, part).returncode == 0
+
+
 def test_C30_the_command(conformance, tmp_path):
     base = left(tmp_path / "base", made(a="passed", b="failed"))
     head = left(tmp_path / "head", made(a="failed", b="passed"))
@@ -246,6 +255,9 @@ def test_C30_the_command(conformance, tmp_path):
     assert json.loads(done.stdout)["fixed"] == ["test/test_a.py::TestA::test_a@spyre"]
     same = conformance("diff", base, base)
     assert (same.returncode, "not worse: " in same.stdout) == (0, True)
+    (tmp_path / "empty.jsonl").write_text("")
+    empty = conformance("diff", base, tmp_path / "empty.jsonl")
+    assert (empty.returncode, empty.stderr.count("\n")) == (3, 1)
     nothing = conformance("diff", base, tmp_path / "nowhere")
     assert (nothing.returncode, nothing.stderr.count("\n")) == (2, 1)
     assert f"{tmp_path}/nowhere" in nothing.stderr

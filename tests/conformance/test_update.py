@@ -1,15 +1,21 @@
 """C17: results become edits of the registry, as few as say it."""
 
 import json
+import os
 import random
 import re
+import threading
 
 import pytest
 
 from conformance.errors import ConformanceError
+from conformance.ids import parse
 from conformance.registry.load import load_rules
+from conformance.registry.match import Registry
+from conformance.registry.model import Capabilities, Operator
 from conformance.registry.update import edit, pattern, propose
 from conformance.reports.accounts import Accounts, Attempt, Planned
+from conformance.reports.write import replace
 
 TESTS = """
 import unittest
@@ -180,7 +186,7 @@ def test_C17_a_signature_finds_the_failure_that_it_was_made_of(message):
     [
         "version: 1\nrules: [{test: a, action: skip, reason: slow}]\n",
         "{version: 1, rules: []}",
-        "rules:\n# nothing yet\nversion: 1\n",
+        "version: 1\nrules: &all\n  - &one {test: a, action: skip, reason: slow}\n  - [*one]\n",
     ],
 )
 def test_C17_a_style_that_cannot_be_edited_by_lines_is_said(tmp_path, text):
@@ -197,6 +203,94 @@ def test_C17_the_first_rule_of_a_registry(tmp_path, text):
     path.write_text(edit(path, text, proposal))
     assert path.read_text().startswith(text)
     assert load_rules(path)[0].test == ("test_new",)
+
+
+def registry(tmp_path, text):
+    path = tmp_path / "registry.yaml"
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_C17_a_rule_stays_where_a_wider_one_would_take_its_test(tmp_path):
+    """Else the test that passes would silently no longer run."""
+    wide = "version: 1\nrules:\n  - {file: test_a.py, action: skip, reason: slow}\n"
+    fine = "  - {id: one, file: test_a.py, test: test_one, action: xfail, reason: slow, signature: {message: a}}\n"
+    passing = results(("test/test_a.py::TestA::test_one", "xpassed", "one", ""))
+    proposal = propose(passing, load_rules(registry(tmp_path, wide + fine)))
+    assert not proposal and "registry.yaml:3 makes test/test_a.py::TestA::test_one skip" in proposal.left[0]
+    rules = load_rules(registry(tmp_path, wide + fine))
+    assert propose(passing, rules, in_force=lambda rule: rule.id == "one").removed, "the wide one was not in force"
+    declared = Capabilities(version=1, operators={"add": Operator(supported=False)})
+    only = load_rules(registry(tmp_path, "version: 1\nrules:\n" + fine))
+    of_operator = results(("test/test_a.py::TestA::test_one[add][int8]", "xpassed", "one", ""))
+    proposal = propose(of_operator, only, capabilities=declared)
+    assert not proposal and "the capabilities" in proposal.left[0]
+
+
+def test_C17_a_rule_that_would_not_decide_is_not_added(tmp_path):
+    text = "version: 1\nrules:\n  - {id: r, class: TestA, test: test_two, action: run, reason: supported}\n"
+    rules = load_rules(registry(tmp_path, text))
+    failing = ("test/test_a.py::TestA::test_two", "failed", "r", "ValueError: x")
+    proposal = propose(results(failing), rules)
+    assert not proposal and "but registry.yaml:3 expects" in proposal.left[0]
+
+
+def test_C17_two_rules_of_one_name_are_told_apart_by_a_person(tmp_path):
+    item = "  - {id: x, test: test_NAME, action: xfail, reason: slow, signature: {message: a}}\n"
+    text = "version: 1\nrules:\n" + item.replace("NAME", "one") + item.replace("NAME", "two")
+    proposal = propose(
+        results(("test/test_a.py::TestA::test_one", "xpassed", "x", "")), load_rules(registry(tmp_path, text))
+    )
+    assert not proposal and "2 rules are called x" in proposal.left[0]
+
+
+def test_C17_a_name_with_the_characters_of_a_pattern_means_itself(tmp_path):
+    rows = [(f"test/test_a.py::TestA::test_q[][][{name}]", outcome, "", "ValueError: x") for name, outcome in
+            (("q%2A", "failed"), ("x_%5Bab%5D", "failed"), ("qz", "passed"), ("x_a", "passed"))]  # fmt: skip
+    text = "version: 1\nrules:\n"
+    path = registry(tmp_path, text)
+    path.write_text(edit(path, text, propose(results(*rows), [])))
+    known = Registry(load_rules(path))
+    assert [bool(known.matching(parse(name))) for name, *_ in rows] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: 1\nrules: []\n",
+        "rules:\nversion: 1\n",
+        "rules:\n  - {id: y, test: test_y, action: skip, reason: slow}\nversion: 1\n",
+        "version: 1\nrules:\n- id: y\n  test: test_y\n  action: skip\n  reason: slow\n\n# the end\n",
+        "version: 1\r\nrules:\r\n  - id: y\r\n    test: test_y\r\n    action: skip\r\n    reason: slow\r\n",
+        "\ufeffversion: 1\nrules:\n",
+    ],
+)
+def test_C17_styles_of_a_file_stay(conformance, tmp_path, text):
+    path = registry(tmp_path, text)
+    new = "test/test_a.py::TestA::test_new"
+    edited = edit(path, path.read_bytes().decode(), propose(results((new, "failed", "", "ValueError: x")), []))
+    path.write_bytes(edited.encode())
+    assert Registry(load_rules(path)).matching(parse(new))
+    assert edited.count("\r\n") == (edited.count("\n") if "\r\n" in text else 0)
+    assert all(line in edited for line in text.replace("rules: []", "rules:").splitlines())
+
+
+def test_C17_a_link_stays_one_and_keeps_its_permissions(tmp_path):
+    real = tmp_path / "real.yaml"
+    real.write_text("old")
+    real.chmod(0o600)
+    link = tmp_path / "link.yaml"
+    link.symlink_to(real)
+    replace(link, "new")
+    assert (link.is_symlink(), real.read_text(), real.stat().st_mode & 0o777) == (True, "new", 0o600)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_text()))
+    heard = []
+    reader.start()
+    replace(pipe, "through")
+    reader.join(10)
+    assert (heard, pipe.is_fifo()) == (["through"], True)
 
 
 def test_C17_there_and_back_on_real_runs(conformance, tmp_path):
