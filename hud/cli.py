@@ -210,7 +210,10 @@ def _settings() -> Settings:
         return Settings()
     except ValidationError as error:
         for item in error.errors(include_url=False, include_input=False):
-            typer.echo(f"HUD_{'.'.join(map(str, item['loc'])).upper()}: {item['msg']}", err=True)
+            typer.echo(f"HUD_{'__'.join(map(str, item['loc'])).upper()}: {item['msg']}", err=True)
+        raise typer.Exit(2) from error
+    except (OSError, UnicodeDecodeError) as error:
+        typer.echo(f".env cannot be read: {error}", err=True)
         raise typer.Exit(2) from error
 
 

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from hud.core.readiness import Criteria
+
+
+class _Lenient(EnvSettingsSource):
+    """Values that are no JSON stay texts, so that they are reported with everything else."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
+class _LenientFile(_Lenient, DotEnvSettingsSource):
+    """The same for the ``.env`` file."""
 
 
 class Settings(BaseSettings):
@@ -36,3 +59,17 @@ class Settings(BaseSettings):
     max_result_entries: int = Field(default=2_000_000, gt=0)
     max_upload_bytes: int = Field(default=4 * 1024**3, gt=0)
     readiness: Criteria = Criteria()
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *args: PydanticBaseSettingsSource, **kwargs: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order: arguments, environment, ``.env`` file."""
+        return kwargs["init_settings"], _Lenient(settings_cls), _LenientFile(settings_cls)
+
+    @field_validator("readiness", mode="before")
+    @classmethod
+    def _readiness_is_an_object(cls, value: Any) -> Any:
+        if not isinstance(value, (dict, Criteria)):
+            raise PydanticCustomError("no_object", 'expected a JSON object, such as {"pass_rate": 0.98}')
+        return value

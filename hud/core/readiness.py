@@ -23,7 +23,7 @@ class Criteria(BaseModel):
     runs: int = Field(default=30, ge=1)
     pass_rate: float = Field(default=0.99, ge=0, le=1)
     timeout_share: float = Field(default=0.05, ge=0, le=1)
-    end_to_end_seconds: float = Field(default=3 * 3600, gt=0)
+    end_to_end_seconds: float = Field(default=3 * 3600, gt=0, allow_inf_nan=False)
     overrun_share: float = Field(default=0.1, ge=0, le=1)
 
 

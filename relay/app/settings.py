@@ -6,6 +6,8 @@ file) sets ``hud_key`` to that file's text.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import sys
@@ -19,8 +21,9 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from relay.core.callback_token import derive_secret
 from relay.core.identity import Issuer
@@ -46,6 +49,16 @@ class _Unreadable:
     reason: str
 
 
+class _Environment(EnvSettingsSource):
+    """Variables. A list that is no JSON stays a text, so that it is reported with everything else."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
 class _FileSource(PydanticBaseSettingsSource):
     """Values of one mapping, where ``NAME_file`` stands for the text of a file."""
 
@@ -69,6 +82,13 @@ class _FileSource(PydanticBaseSettingsSource):
         if self._closed:
             found |= {name: value for name, value in self._values.items() if not _is_known(name)}
         return {name: value for name, value in found.items() if value is not None}
+
+
+class _Unread(_FileSource):
+    """Files that cannot be read, and nothing of the others: said even where something else gives the value."""
+
+    def __call__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__call__().items() if isinstance(value, _Unreadable)}
 
 
 def _is_known(name: str) -> bool:
@@ -97,7 +117,7 @@ def _toml() -> dict[str, Any]:
 class _Sources(BaseSettings):
     """Where settings come from. What an operator's command needs is a subclass, so that no command asks for more."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
     def settings_customise_sources(
@@ -106,7 +126,8 @@ class _Sources(BaseSettings):
         """Order: arguments, environment, files named in the environment, TOML file."""
         return (
             kwargs["init_settings"],
-            kwargs["env_settings"],
+            _Unread(settings_cls, _environment_files(), closed=False),
+            _Environment(settings_cls),
             _FileSource(settings_cls, _environment_files(), closed=False),
             _FileSource(settings_cls, _toml(), closed=True),
         )
@@ -147,6 +168,8 @@ class TrustSettings(_Sources):
                 value = yaml.safe_load(value) or []
             except yaml.YAMLError as error:
                 raise PydanticCustomError("not_yaml", "not YAML or JSON: {error}", {"error": str(error)}) from error
+        if not isinstance(value, (list, tuple, _Unreadable)):
+            raise PydanticCustomError("no_list", "expected a YAML or JSON list of issuers with issuer and jwks_url")
         return value
 
 
@@ -194,6 +217,16 @@ class Settings(StoreSettings, TrustSettings):
     forwarded_allow_ips: str = Field(
         default="127.0.0.1", description="proxies whose X-Forwarded-For is believed, comma separated"
     )
+
+    @field_validator("push_refs", mode="before")
+    @classmethod
+    def _push_refs_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = json.loads(value)
+        if not isinstance(value, (list, tuple, _Unreadable)):
+            raise PydanticCustomError("no_list", 'expected a JSON list of patterns, such as ["main", "release/*"]')
+        return value
 
     @field_validator("github_private_key")
     @classmethod

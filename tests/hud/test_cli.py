@@ -50,6 +50,27 @@ def test_a_wrong_setting_is_named(invoke, monkeypatch, name: str) -> None:
     assert failed.exit_code == 2 and name in failed.stderr
 
 
+def test_every_wrong_setting_is_named_at_once(invoke, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HUD_READINESS", "high")
+    monkeypatch.setenv("HUD_MAX_REPORT_BYTES", "many")
+    failed = invoke("migrate")
+    assert failed.exit_code == 2 and "HUD_READINESS: expected a JSON object" in failed.stderr
+    assert "HUD_MAX_REPORT_BYTES: " in failed.stderr
+    monkeypatch.delenv("HUD_READINESS")
+    monkeypatch.setenv("HUD_READINESS__PASS_RATE", "high")
+    monkeypatch.setenv("HUD_READINESS__END_TO_END_SECONDS", "inf")
+    failed = invoke("migrate")
+    assert failed.exit_code == 2 and "HUD_READINESS__PASS_RATE: " in failed.stderr
+    assert "HUD_READINESS__END_TO_END_SECONDS: " in failed.stderr
+    for name in ("HUD_READINESS__PASS_RATE", "HUD_READINESS__END_TO_END_SECONDS", "HUD_MAX_REPORT_BYTES"):
+        monkeypatch.delenv(name)
+    (tmp_path / ".env").write_text("HUD_READINESS=low\n")
+    failed = invoke("migrate")
+    assert failed.exit_code == 2 and "HUD_READINESS: expected" in failed.stderr
+    (tmp_path / ".env").write_text('HUD_READINESS={"pass_rate": 0.5}\nHUD_READINESS__RUNS=7\n')
+    assert invoke("migrate").exit_code == 0
+
+
 def test_seed_demo_export_and_prune(invoke, tmp_path: Path) -> None:
     assert str(PULL) in invoke("seed-demo").stdout
     again = invoke("seed-demo")

@@ -16,7 +16,7 @@ import pytest
 from relay_site import TRUST, Site
 
 from relay.app import token_check
-from relay.app.settings import TrustSettings
+from relay.app.settings import Settings, TrustSettings
 from relay.core.identity import Issuer
 
 REPO = "example/backend"
@@ -97,6 +97,41 @@ def test_3_every_wrong_setting_is_reported_at_once_unreadable_secrets_too(site: 
     ):
         assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("refs", ["main", "", "5", '{"a": "b"}'])
+def test_3_a_list_that_is_none_is_reported_with_everything_else(site: Site, tmp_path: Path, refs: str) -> None:
+    env = {**site.relay_environment(rate_burst="many"), "RELAY_PUSH_REFS": refs, "RELAY_OIDC_ISSUERS": "one"}
+    for command in (("config", "check"), ("serve",)):
+        done = relay(*command, env=env)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert 'RELAY_PUSH_REFS: expected a JSON list of patterns, such as ["main", "release/*"]' in done.stderr
+        assert "RELAY_OIDC_ISSUERS: expected a YAML or JSON list" in done.stderr
+        assert "RELAY_RATE_BURST: " in done.stderr
+
+
+def test_lists_may_be_texts_of_files_and_of_variables(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "refs").write_text('["viable/*"]\n')
+    env = {**site.relay_environment(), "RELAY_PUSH_REFS_FILE": str(tmp_path / "refs")}
+    env["RELAY_OIDC_ISSUERS"] = "- issuer: https://ci.example\n  jwks_url: https://ci.example/jwks"
+    shown = json.loads(relay("config", "check", "--json", env=env).stdout)["settings"]
+    assert shown["push_refs"] == ["viable/*"]
+    assert shown["oidc_issuers"][0]["issuer"] == "https://ci.example"
+
+
+def test_3_an_unreadable_file_is_reported_beside_the_value_itself(site: Site) -> None:
+    env = {**site.relay_environment(), "RELAY_WEBHOOK_SECRET_FILE": "/nonexistent/secret"}
+    done = relay("config", "check", env=env)
+    assert done.returncode == 2
+    assert "RELAY_WEBHOOK_SECRET: cannot read /nonexistent/secret: No such file or directory" in done.stderr
+
+
+def test_3_no_time_and_no_rate_is_endless(site: Site) -> None:
+    names = [name for name, field in Settings.model_fields.items() if field.annotation is float]
+    for said in ("inf", "nan"):
+        done = relay("config", "check", env=site.relay_environment(**dict.fromkeys(names, said)))
+        assert done.returncode == 2
+        assert [name for name in names if f"RELAY_{name.upper()}: " not in done.stderr] == []
 
 
 def test_3_commands_on_the_store_need_the_store_only(tmp_path: Path) -> None:
