@@ -67,6 +67,8 @@ def import_(
         except (OSError, UnicodeDecodeError) as error:
             raise ConformanceError(f"{path}: cannot be read: {error}") from error
         found = FORMATS[format_](path, text, resolve)
+        if upstream is not None:
+            found.look_up(written)
         whole.entries += found.entries
         whole.unresolved += found.unresolved
         whole.lines += found.lines

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from conformance.ids import TestId
+from conformance.inventory.written import Written
+from conformance.registry.match import is_glob, literal, matcher
 
 Resolve = Callable[[str, str, str], list[TestId]]
 """``(class, test, file)`` as a list spells them, empty for any → written tests that they mean."""
@@ -47,6 +49,11 @@ class Entry:
     dtype: str = ""
     other: str = ""
 
+    @property
+    def place(self) -> str:
+        """The written test that is meant, as ``FILE::CLASS::TEST`` without what is empty."""
+        return "::".join(part for part in (self.file, self.cls, self.test) if part)
+
 
 @dataclass
 class Imported:
@@ -75,7 +82,36 @@ class Imported:
         """Adds a test by its generated or written name."""
         found = resolve(cls, test, file)
         for item in found:
-            self.entries.append(Entry(treatment, item.file, item.cls, item.test, item.op, item.dtype, item.other))
+            words = map(literal, (item.file, item.cls, item.test, item.op, item.dtype, item.other))
+            self.entries.append(Entry(treatment, *words))
         if not found:
-            self.unresolved.append("::".join(part for part in (file, cls, test) if part))
-            self.entries.append(Entry(treatment, file, cls, test))
+            entry = Entry(treatment, literal(file), literal(cls), literal(test))
+            self.unresolved.append(entry.place)
+            self.entries.append(entry)
+
+    def look_up(self, written: Written) -> None:
+        """Adds to what is unresolved the entries, patterns too, that name no file, class or test of a tree."""
+        known = set(self.unresolved)
+        for entry in self.entries:
+            if entry.place and entry.place not in known:
+                known.add(entry.place)
+                if not _names_something(entry, written):
+                    self.unresolved.append(entry.place)
+
+
+def _names_something(entry: Entry, written: Written) -> bool:
+    files, classes, tests = (
+        matcher(part, (word,)) if word else (lambda _: True)
+        for part, word in (("file", entry.file), ("cls", entry.cls), ("test", entry.test))
+    )
+    if not entry.test:
+        return any(
+            files(path) and (not entry.cls or any(classes(cls.name) for cls in row.classes))
+            for path, row in written.files.items()
+        )
+    names = written.places if is_glob(entry.test) else (entry.test,)
+    return any(
+        files(path) and classes(cls)
+        for name in names if tests(name)
+        for path, cls in written.places.get(name, ())
+    )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 from conformance.errors import ConformanceError
 from conformance.importers.entry import Entry, Imported, Resolve, Treatment
 from conformance.registry.document import Document
+from conformance.registry.match import literal
 
 _UNITTEST = re.compile(r"^(?P<test>\S+) \((?P<path>[\w.]+)\)$")
 _ISSUE = re.compile(r"https?://\S+/(?:issues|pull)/\d+")
@@ -27,6 +28,35 @@ def _spelled(text: str) -> tuple[str, str, str] | None:
     if module[-1:] == ["__main__"] or not module or not module[-1].startswith("test_"):
         return cls, match["test"], ""
     return cls, match["test"], f"test/{'/'.join(module).removeprefix('test/')}.py"
+
+
+def _wanted(value: Any, kind: type, where: str) -> Any:
+    """A value of the kind that a format has there, ``None`` for one that was left out.
+
+    Raises:
+        ConformanceError: it is another kind.
+    """
+    if value is not None and not isinstance(value, kind):
+        words: dict[type, str] = {list: "a list", dict: "a mapping", str: "a text"}
+        raise ConformanceError(f"{where}: expected {words[kind]}, found {words.get(type(value), repr(value))}")
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    return _wanted(value, list, where) or []
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    return _wanted(value, dict, where) or {}
+
+
+def _text(value: Any, where: str, default: str = "") -> str:
+    text = _wanted(value, str, where)
+    return default if text is None else str(text)
+
+
+def _texts(value: Any, where: str) -> list[str]:
+    return [_text(item, f"{where}[{number}]") for number, item in enumerate(_list(value, where))]
 
 
 def _json(path: Path, text: str) -> dict[str, Any]:
@@ -52,15 +82,15 @@ def disabled_tests(path: Path, text: str, resolve: Resolve) -> Imported:
         spelled = _spelled(name)
         if spelled is None or not isinstance(value, list) or len(value) < 2:
             raise ConformanceError(f'{path}: {name!r}: expected "test_x (__main__.TestY)": [issue, url, [platforms]]')
-        wanted = [str(item) for item in (value[2] if len(value) > 2 and isinstance(value[2], list) else [])]
+        where = f"{path}: {name!r}"
+        issue = _text(value[1], f"{where}[1]")
+        wanted = _texts(value[2], f"{where}[2]") if len(value) > 2 else []
         known = sorted({PLATFORMS[item] for item in wanted if item in PLATFORMS})
         if wanted and not known:
             found.skip("for configurations of upstream's CI only")
             continue
         for platform in known or [""]:
-            treatment = Treatment(
-                reason="upstream-bug", note="disabled upstream", issue=str(value[1]), platform=platform
-            )
+            treatment = Treatment(reason="upstream-bug", note="disabled upstream", issue=issue, platform=platform)
             found.name(treatment, resolve, *spelled)
     return found
 
@@ -76,12 +106,16 @@ def torch_npu(path: Path, text: str, resolve: Resolve) -> Imported:
         spelled = _spelled(name)
         if spelled is None or not isinstance(value, list):
             raise ConformanceError(f'{path}: {name!r}: expected "test_x (__main__.TestY)": [reason, [chips]]')
-        chips = [str(item) for item in (value[1] if len(value) > 1 and isinstance(value[1], list) else []) if item]
-        words = [str(value[0])] if value and value[0] else []
+        where = f"{path}: {name!r}"
+        chips = [chip for chip in (_texts(value[1], f"{where}[1]") if len(value) > 1 else []) if chip]
+        words = [reason] if (reason := _text(value[0], f"{where}[0]") if value else "") else []
         words += [f"only on {', '.join(chips)}"] if chips else []
         note = "; ".join(words)
         found.name(Treatment(note=note), resolve, *spelled)
     return found
+
+
+_NOT_WRITTEN_OUT = "names that only running the file would tell"
 
 
 def torch_xpu_ops(path: Path, text: str, resolve: Resolve) -> Imported:
@@ -108,12 +142,20 @@ def torch_xpu_ops(path: Path, text: str, resolve: Resolve) -> Imported:
         for key, value in zip(dictionary.keys, dictionary.values, strict=True):
             strings = [n.value for n in ast.walk(key) if isinstance(n, ast.Constant)] if key is not None else []
             if not strings or not isinstance(strings[-1], str):
+                found.skip("an entry whose file is not written out")
                 continue
             file = "test/" + strings[-1].lstrip("/").replace("_xpu.py", ".py")
-            for item in getattr(value, "elts", ()):
+            if not isinstance(value, (ast.Tuple, ast.List, ast.Set)):
+                # None: the file runs without skips.
+                if not (isinstance(value, ast.Constant) and value.value is None):
+                    found.skip(_NOT_WRITTEN_OUT)
+                continue
+            for item in value.elts:
                 if isinstance(item, ast.Constant) and isinstance(item.value, str):
                     found.lines += 1
                     _xpu(found, resolve, file, item.value, _comments(lines, item.lineno))
+                else:
+                    found.skip(_NOT_WRITTEN_OUT)
     return found
 
 
@@ -133,7 +175,7 @@ def _xpu(found: Imported, resolve: Resolve, file: str, name: str, comment: str) 
     if name.startswith("test_") and resolve("", name, file):
         found.name(treatment, resolve, "", name, file)
         return
-    part = name.strip("_")
+    part, file = literal(name.strip("_")), literal(file)
     found.entries.append(Entry(treatment, file, "", f"*{part}*"))
     if not name.startswith("test_"):
         # The part may stand in the operator's name too.
@@ -167,45 +209,67 @@ def torch_spyre(path: Path, text: str, resolve: Resolve) -> Imported:
     if not isinstance(config, dict) or not isinstance(config.get("files"), list):
         raise ConformanceError(f"{path}: has no test_suite_config with a list 'files'")
     found = Imported()
-    for number, entry in enumerate(config["files"]):
+    for number, item in enumerate(config["files"]):
         where = f"{path}: files[{number}]"
-        raw = str(entry.get("path", ""))
+        entry = _mapping(item, where)
+        raw = _text(entry.get("path"), f"{where}.path")
+        if not raw:
+            raise ConformanceError(f"{where}.path: is missing")
         if "TORCH_DEVICE_ROOT" in raw or "TORCH_SPYRE" in raw:
             found.skip("files of the backend's own")
             continue
-        file = "test/" + raw.rpartition("/test/")[2].replace(".*py", "*.py")
+        file = "test/" + raw.rpartition("/test/")[2].replace(".*py", "*.py").replace(".*", "*")
+        mode = _text(entry.get("unlisted_test_mode"), f"{where}.unlisted_test_mode", "skip")
         found.lines += 1
-        found.entries.append(Entry(_treatment(entry.get("unlisted_test_mode", "skip"), "", where), file))
-        for test in entry.get("tests") or ():
-            _spyre_test(found, resolve, file, test, where)
-    capabilities = config.get("global") or {}
-    found.dtypes = tuple(_item(item) for item in capabilities.get("supported_dtypes") or ())
-    for item in capabilities.get("supported_ops") or ():
-        dtypes = item.get("dtypes") if isinstance(item, dict) else None
-        found.operators[_item(item)] = tuple(_item(dtype) for dtype in dtypes or ())
+        found.entries.append(Entry(_treatment(mode, "", where), file))
+        for place, test in enumerate(_list(entry.get("tests"), f"{where}.tests")):
+            at = f"{where}.tests[{place}]"
+            _spyre_test(found, file, _mapping(test, at), at)
+    capabilities = _mapping(config.get("global"), f"{path}: global")
+    found.dtypes = tuple(_items(capabilities.get("supported_dtypes"), f"{path}: global.supported_dtypes"))
+    where = f"{path}: global.supported_ops"
+    for number, item in enumerate(_list(capabilities.get("supported_ops"), where)):
+        at = f"{where}[{number}]"
+        op = _item(item, at)
+        found.operators[op] = tuple(_items(item.get("dtypes"), f"{at}.dtypes")) if isinstance(item, dict) else ()
         if isinstance(item, dict) and item.get("force_xfail"):
-            found.entries.append(Entry(_treatment("xfail", "force_xfail", str(path)), op=_item(item)))
+            found.entries.append(Entry(_treatment("xfail", "force_xfail", str(path)), op=literal(op)))
     return found
 
 
-def _item(item: Any) -> str:
-    return str(item["name"] if isinstance(item, dict) else item).removeprefix("torch.")
+def _item(item: Any, where: str) -> str:
+    """A name, or the name of a mapping that says more of it."""
+    text = _text(item.get("name"), f"{where}.name") if isinstance(item, dict) else _text(item, where)
+    if not text:
+        raise ConformanceError(f"{where}: has no name")
+    return text.removeprefix("torch.")
 
 
-def _spyre_test(found: Imported, resolve: Resolve, file: str, test: Mapping[str, Any], where: str) -> None:
-    edits = test.get("edits") or {}
-    for name in test.get("names") or ():
+def _items(value: Any, where: str) -> list[str]:
+    return [_item(item, f"{where}[{number}]") for number, item in enumerate(_list(value, where))]
+
+
+def _pattern(text: str) -> str:
+    """A name in which ``.*`` stands for anything, as a selector's word."""
+    return "*".join(literal(part) for part in text.split(".*"))
+
+
+def _spyre_test(found: Imported, file: str, test: Mapping[str, Any], where: str) -> None:
+    edits = _mapping(test.get("edits"), f"{where}.edits")
+    mode = _text(test.get("mode"), f"{where}.mode", "mandatory_success")
+    for name in _texts(test.get("names"), f"{where}.names"):
         found.lines += 1
-        cls, _, method = str(name).rpartition("::")
-        method = method.removesuffix(".*") + "*" if method.endswith(".*") else method
-        base = Entry(_treatment(test.get("mode", "mandatory_success"), "", where), file, cls, method)
-        found.entries.append(base)
+        cls, _, method = map(_pattern, name.rpartition("::"))
+        found.entries.append(Entry(_treatment(mode, "", where), file, cls, method))
         for kind, key in (("ops", "op"), ("modules", "op"), ("dtypes", "dtype")):
-            for item in (edits.get(kind) or {}).get("exclude") or ():
-                note = str(item.get("description", "")) if isinstance(item, dict) else ""
-                words = {"op": "", "dtype": "", key: _item(item)}
+            at = f"{where}.edits.{kind}"
+            edit = _mapping(edits.get(kind), at)
+            for number, item in enumerate(_list(edit.get("exclude"), f"{at}.exclude")):
+                place = f"{at}.exclude[{number}]"
+                note = _text(item.get("description"), f"{place}.description") if isinstance(item, dict) else ""
+                words = {"op": "", "dtype": "", key: literal(_item(item, place))}
                 found.entries.append(Entry(Treatment(note=note), file, cls, method, **words))
-            if (edits.get(kind) or {}).get("include"):
+            if edit.get("include"):
                 found.skip(f"edits.{kind}.include: upstream's tests run unmodified here")
 
 

@@ -201,12 +201,108 @@ def registry_of(rules, folder):
         ("torch-spyre", "a: [", "not YAML"),
         ("torch-spyre", "a: 1", "no test_suite_config"),
         ("torch-spyre", "test_suite_config: {files: [{path: /test/a.py, unlisted_test_mode: maybe}]}", "unknown mode"),
+        ("torch-npu", '{"test_x (__main__.T)": [5]}', "list: 'test_x (__main__.T)'[0]: expected a text, found 5"),
+        ("torch-npu", '{"test_x (__main__.T)": ["", "A2"]}', "[1]: expected a list, found a text"),
+        ("torch-npu", '{"test_x (__main__.T)": ["", [[]]]}', "[1][0]: expected a text, found a list"),
+        ("disabled-tests", '{"test_x (__main__.T)": ["1", {}, []]}', "[1]: expected a text, found a mapping"),
+        ("disabled-tests", '{"test_x (__main__.T)": ["1", "u", "linux"]}', "[2]: expected a list, found a text"),
+        ("disabled-tests", '{"test_x (__main__.T)": ["1", "u", [1]]}', "[2][0]: expected a text, found 1"),
     ],
 )
 def test_a_list_that_is_none_is_a_sentence(kind, text, what):
     with pytest.raises(ConformanceError) as error:
         read(kind, text, lambda *_: [])
     assert what in str(error.value)
+
+
+FILE = "{path: /test/a.py, "
+
+
+@pytest.mark.parametrize(
+    ("files", "rest", "what"),
+    [
+        ("a", "", "list: files[0]: expected a mapping, found a text"),
+        ("{}", "", "files[0].path: is missing"),
+        ("{path: [a]}", "", "files[0].path: expected a text, found a list"),
+        (FILE + "unlisted_test_mode: [x]}", "", "files[0].unlisted_test_mode: expected a text, found a list"),
+        (FILE + "tests: {a: b}}", "", "files[0].tests: expected a list, found a mapping"),
+        (FILE + "tests: [a]}", "", "files[0].tests[0]: expected a mapping"),
+        (FILE + "tests: [{names: a}]}", "", "files[0].tests[0].names: expected a list"),
+        (FILE + "tests: [{names: [5]}]}", "", "files[0].tests[0].names[0]: expected a text, found 5"),
+        (FILE + "tests: [{names: [a], mode: {}}]}", "", "tests[0].mode: expected a text, found a mapping"),
+        (FILE + "tests: [{edits: [x]}]}", "", "files[0].tests[0].edits: expected a mapping, found a list"),
+        (FILE + "tests: [{names: [a], edits: {ops: x}}]}", "", "tests[0].edits.ops: expected a mapping"),
+        (FILE + "tests: [{names: [a], edits: {ops: {exclude: x}}}]}", "", "edits.ops.exclude: expected a list"),
+        (FILE + "tests: [{names: [a], edits: {ops: {exclude: [{}]}}}]}", "", "edits.ops.exclude[0]: has no name"),
+        ("", ", global: x", "list: global: expected a mapping, found a text"),
+        ("", ", global: {supported_dtypes: x}", "global.supported_dtypes: expected a list"),
+        ("", ", global: {supported_ops: [{dtypes: [float32]}]}", "list: global.supported_ops[0]: has no name"),
+        ("", ", global: {supported_ops: [[add]]}", "global.supported_ops[0]: expected a text, found a list"),
+        ("", ", global: {supported_ops: [{name: a, dtypes: 5}]}", "supported_ops[0].dtypes: expected a list, found 5"),
+    ],
+)
+def test_a_wrong_type_is_said_with_its_place(files, rest, what):
+    with pytest.raises(ConformanceError) as error:
+        read("torch-spyre", f"test_suite_config: {{files: [{files}]{rest}}}", lambda *_: [])
+    assert what in str(error.value)
+
+
+def test_torch_xpu_ops_counts_what_is_not_written_out(resolve):
+    text = """
+skip_dict = {
+    "test_ops_xpu.py": ("test_print", *OTHERS, f"test_{name}", "a" + b, 5),
+    "test_pool_xpu.py": more(),
+    **rest,
+    NAME: ("test_x",),
+    "test_none_xpu.py": None,
+}
+"""
+    found = read("torch-xpu-ops", text, resolve)
+    assert found.lines == 1
+    assert found.left_out["names that only running the file would tell"] == 5
+    assert found.left_out["an entry whose file is not written out"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("torch-npu", '{"t*[a] (__main__.T)": ["", []]}'),
+        ("disabled-tests", '{"t*[a] (__main__.T)": ["1", "u", []]}'),
+        ("torch-spyre", "test_suite_config: {files: [{path: /test/t.py, tests: [{names: ['T::t*[a]']}]}]}"),
+    ],
+)
+def test_a_name_means_itself_whatever_characters_it_has(kind, text, resolve, tmp_path):
+    rules = [rule for rule in rules_of(read(kind, text, resolve)) if "test" in rule]
+    registry = registry_of(rules, tmp_path)
+    assert registry.matching(TestId("test/t.py", "T", "t*[a]"))
+    assert not registry.matching(TestId("test/t.py", "T", "t_other_a"))
+
+
+def test_a_part_of_a_name_means_itself_too(resolve, tmp_path):
+    registry = registry_of(rules_of(read("torch-xpu-ops", 'skip_dict = {"t.py": ("x[1]",)}', resolve)), tmp_path)
+    assert registry.matching(TestId("test/t.py", "T", "test_x[1]_b"))
+    assert not registry.matching(TestId("test/t.py", "T", "test_x1"))
+
+
+def test_torch_spyre_patterns_and_what_the_checkout_does_not_have(conformance, resolve, tmp_path):
+    (tmp_path / "list.yaml").write_text("""
+test_suite_config:
+  files:
+    - path: /test/test_ops.py
+      tests:
+        - names: [TestCommon::test_.*war.*, TestPlain::test_print, TestNope::test_nope, TestPlain::test_no.*ne]
+    - path: /test/test_nonesuch.py
+    - path: /test/nn/test_.*ol.py
+""")
+    done = conformance(
+        "import", "--format", "torch-spyre", tmp_path / "list.yaml", "--upstream", tmp_path / "tree", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["unresolved"] == [
+        "test/test_ops.py::TestNope::test_nope", "test/test_ops.py::TestPlain::test_no*ne", "test/test_nonesuch.py",
+    ]  # fmt: skip
+    assert "test_*war*" in answer["registry"] and "nn/test_*ol.py" in answer["registry"]
 
 
 def test_thirty_thousand_entries_become_hundreds_of_rules_that_name_exactly_the_same(tmp_path):
