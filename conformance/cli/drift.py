@@ -21,6 +21,7 @@ _TITLES = {
     "classes_added": "classes added", "classes_removed": "classes removed",
     "classes_renamed": "classes renamed or moved", "classes_split": "classes split",
     "tests_added": "tests added", "tests_removed": "tests removed", "tests_renamed": "tests renamed",
+    "tests_perhaps_renamed": "tests that others are like (a guess)",
     "relabelled": "labels changed", "unreadable": "files that cannot be read",
 }  # fmt: skip
 
@@ -53,7 +54,9 @@ def drift(
             typer.secho(f"{item.rule.where}: {item.rule.name} loses {', '.join(item.lost)}", fg=typer.colors.RED)
             for key, words in item.rewrite.items():
                 typer.echo(f"    {key}: [{', '.join(words)}]")
-            if not item.rewrite:
+            if item.guesses:
+                typer.echo(f"    perhaps, a guess: {', '.join(item.guesses)}")
+            elif not item.rewrite:
                 typer.echo("    nothing to put in its place: the new checkout has no successor")
         if profile is not None:
             typer.echo(f"{len(broken)} rules break")

@@ -6,6 +6,7 @@ labels them. A test that is gone from one class and new in another of the same f
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 from conformance.inventory.model import UNCLASSIFIED, ClassRow, Inventory
 from conformance.inventory.written import Written
-from conformance.registry.match import is_glob
+from conformance.registry.match import is_glob, literal, matcher
 from conformance.registry.model import Rule
 
 SAME_CLASS = 0.5
@@ -23,8 +24,16 @@ SAME_CLASS = 0.5
 SAME_TEST = 0.75
 """Likeness of two names from which a vanished and a new test of one class are called a renaming."""
 
+_DTYPE = re.compile(
+    r"(u?int|q(u?int)|float|complex|bfloat|bits)\d+\w*|bool|half|float|double|[cu]?(half|float|double)|byte|char|short|int|long"
+)
+"""Words of a test's name that say which dtype it is about: tests that differ in one are different tests."""
+
 Key = tuple[str, str]
 """File and class."""
+
+Place = tuple[str, str, str]
+"""File, class and test."""
 
 
 @dataclass
@@ -37,7 +46,8 @@ class Drift:
         classes_renamed: old → new place, file or name or both.
         classes_split: old → the several that have its tests now.
         tests_added, tests_removed: ``(file, class, test)``, of classes that stayed, were renamed or split.
-        tests_renamed: old → new.
+        tests_renamed: old → new, where nothing else is like either.
+        tests_perhaps_renamed: old → those that are like it, most like first; they are among the removed and added.
         relabelled: new place → old and new label.
         unreadable: files that one of the checkouts cannot read, with the reason; nothing is said of them.
     """
@@ -51,6 +61,7 @@ class Drift:
     tests_added: list[tuple[str, str, str]] = field(default_factory=list)
     tests_removed: list[tuple[str, str, str]] = field(default_factory=list)
     tests_renamed: dict[tuple[str, str, str], tuple[str, str, str]] = field(default_factory=dict)
+    tests_perhaps_renamed: dict[Place, list[Place]] = field(default_factory=dict)
     relabelled: dict[Key, tuple[str, str]] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
 
@@ -70,6 +81,9 @@ class Drift:
             "tests_added": [name(test) for test in self.tests_added],
             "tests_removed": [name(test) for test in self.tests_removed],
             "tests_renamed": {name(old): name(new) for old, new in self.tests_renamed.items()},
+            "tests_perhaps_renamed": {
+                name(old): [name(new) for new in several] for old, several in self.tests_perhaps_renamed.items()
+            },
             "relabelled": {name(key): {"old": old, "new": new} for key, (old, new) in self.relabelled.items()},
             "unreadable": self.unreadable,
         }
@@ -165,22 +179,31 @@ def _compare_tests(
     after = {name: place for place in reversed(found) for name in new[place]}
     lost = sorted(before - after.keys())
     gained = sorted(after.keys() - before)
-    likeness = sorted(
-        (
-            (SequenceMatcher(None, one.removeprefix("test_"), two.removeprefix("test_")).ratio(), one, two)
-            for one in lost
-            for two in gained
-            if abs(len(one) - len(two)) < 30
-        ),
-        reverse=True,
-    )
+    like: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    back: dict[str, int] = defaultdict(int)
+    for one in lost:
+        for two in gained:
+            if abs(len(one) - len(two)) < 30:
+                ratio = SequenceMatcher(None, one.removeprefix("test_"), two.removeprefix("test_")).ratio()
+                if ratio >= SAME_TEST:
+                    like[one].append((-ratio, two))
+                    back[two] += 1
     used: set[str] = set()
-    for ratio, one, two in likeness:
-        if ratio >= SAME_TEST and one not in used and two not in used:
-            drift.tests_renamed[key[0], key[1], one] = (*after[two], two)
-            used |= {one, two}
+    for one, several in like.items():
+        names = [two for _, two in sorted(several)]
+        old = (*key, one)
+        if len(names) == 1 and back[names[0]] == 1 and not _other_dtype(one, names[0]):
+            drift.tests_renamed[old] = (*after[names[0]], names[0])
+            used |= {one, names[0]}
+        else:
+            drift.tests_perhaps_renamed[old] = [(*after[two], two) for two in names]
     drift.tests_removed += [(*key, name) for name in lost if name not in used]
     drift.tests_added += [(*after[name], name) for name in gained if name not in used]
+
+
+def _other_dtype(one: str, two: str) -> bool:
+    """Whether the names differ in a word that is a dtype."""
+    return any(_DTYPE.fullmatch(word) for word in {*one.split("_")} ^ {*two.split("_")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,17 +211,22 @@ class BrokenRule:
     """A rule that named tests of the old checkout and does not name them in the new one.
 
     Attributes:
-        lost: names that the new checkout does not have, as ``key: name``.
+        lost: words that name nothing in the new checkout, as ``key: word``, and tests that went out of its reach.
         rewrite: keys of the rule with new values that say the same; empty where nothing can be proposed.
+        guesses: names of new tests that are like lost ones, which a person has to compare.
     """
 
     rule: Rule
     lost: tuple[str, ...]
     rewrite: dict[str, list[str]]
+    guesses: tuple[str, ...] = ()
 
     def row(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {"rule": self.rule.name, "where": self.rule.where, "lost": list(self.lost), "rewrite": self.rewrite}
+        return {
+            "rule": self.rule.name, "where": self.rule.where, "lost": list(self.lost), "rewrite": self.rewrite,
+            "guesses": list(self.guesses),
+        }  # fmt: skip
 
 
 def broken_rules(rules: Iterable[Rule], drift: Drift, old: Inventory, new: Inventory) -> list[BrokenRule]:
@@ -213,9 +241,69 @@ def broken_rules(rules: Iterable[Rule], drift: Drift, old: Inventory, new: Inven
     found = []
     for rule in rules:
         lost, rewrite = _broken(rule, drift, before, after)
+        had = _covered({key: known_words(rule, key) for key in _KEYS}, before)
+        lost += _out_of_reach(rule, had, rewrite, drift, after, bool(lost))
         if lost:
-            found.append(BrokenRule(rule, tuple(lost), rewrite))
+            guesses = dict.fromkeys(new[2] for old in sorted(had) for new in drift.tests_perhaps_renamed.get(old, ()))
+            found.append(BrokenRule(rule, tuple(lost), rewrite, tuple(guesses)))
     return found
+
+
+_KEYS = {"file": "file", "class": "cls", "test": "test"}
+"""Key of a rule that says where tests are written → part of a test's id."""
+
+
+def _anything(_: str) -> bool:
+    return True
+
+
+def _covered(words: Mapping[str, Iterable[str]], written: Written) -> set[Place]:
+    """Written tests that a rule's words for file, class and test name; none where it has no such words."""
+    asked = {key: matcher(_KEYS[key], tuple(items)) for key, items in words.items() if items}
+    if not asked:
+        return set()
+    files, classes, tests = (asked.get(key, _anything) for key in _KEYS)
+    named = tuple(words.get("test") or ())
+    names: Iterable[str] = written.places if not named or any(map(is_glob, named)) else named
+    return {
+        (file, cls, name)
+        for name in names if tests(name)
+        for file, cls in written.places.get(name, ())
+        if files(file) and classes(cls)
+    }  # fmt: skip
+
+
+def _out_of_reach(
+    rule: Rule, had: set[Place], rewrite: dict[str, list[str]], drift: Drift, after: Written, broken: bool
+) -> list[str]:
+    """Tests that the rule named and that went where it, rewritten so far, does not reach; the rewrite follows them."""
+    words = {key: list(rewrite.get(key) or known_words(rule, key)) for key in _KEYS}
+    has = _covered(words, after)
+    went: dict[Key, dict[Key, list[Place]]] = defaultdict(lambda: defaultdict(list))
+    for place in sorted(had):
+        file, cls, name = place
+        if (file, cls) in after.places.get(name, ()) or file in drift.unreadable:
+            continue
+        renamed = drift.tests_renamed.get(place)
+        places = drift.classes_split.get((file, cls)) or [drift.classes_renamed.get((file, cls), (file, cls))]
+        now = [renamed] if renamed else [(*key, name) for key in places if key in after.places.get(name, ())]
+        if now and not has & {*now}:
+            went[file, cls][now[0][:2]] += now[:1]
+    lost = []
+    for (_, cls), targets in went.items():
+        for (file, other), moved in targets.items():
+            what = moved[0][2] if len(moved) == 1 else f"{len(moved)} tests"
+            lost.append(f"{what} of {cls}, now in {other if other != cls else file}")
+            for where in moved:
+                for (key, part), value in zip(_KEYS.items(), where, strict=True):
+                    if words[key] and not matcher(part, tuple(words[key]))(value):
+                        words[key].append(literal(value.removeprefix("test/") if key == "file" else value))
+                        rewrite[key] = words[key]
+    if had and not has and not lost and not broken:
+        globs = [f"{key}: {word}" for key in _KEYS for word in known_words(rule, key) if is_glob(word)]
+        if not any(file in drift.unreadable for file, _, _ in had):
+            lost = globs or ["all of its tests"]
+    return lost
 
 
 def _broken(rule: Rule, drift: Drift, before: Written, after: Written) -> tuple[list[str], dict[str, list[str]]]:

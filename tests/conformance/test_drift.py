@@ -108,3 +108,76 @@ def test_C31_a_tree_against_itself_drifts_nowhere(trees, conformance):
     done = conformance("drift", trees / "old", trees / "old", "--profile", trees)
     assert done.returncode == 0
     assert done.stdout == "0 rules break\n"
+
+
+@pytest.fixture
+def drifted(tmp_path, conformance):
+    """Drift between two files with rules."""
+
+    def call(old, new, *rules):
+        for name, text in (("old", old), ("new", new)):
+            (tmp_path / name / "test").mkdir(parents=True)
+            (tmp_path / name / "test" / "test_x.py").write_text(text)
+        (tmp_path / "profile.yaml").write_text("name: mine\ndevice: mine\nregistry: registry.yaml\n")
+        text = "".join(f"  - {{{rule}, action: skip, reason: slow}}\n" for rule in rules)
+        (tmp_path / "registry.yaml").write_text(f"version: 1\nrules:\n{text}")
+        done = conformance("drift", tmp_path / "old", tmp_path / "new", "--profile", tmp_path, "--json")
+        answer = json.loads(done.stdout)
+        assert done.returncode == (2 if answer["broken_rules"] else 0)
+        return answer
+
+    return call
+
+
+def classes(**tests):
+    return "".join(
+        f"class {name}:\n" + "".join(f"    def {test}(self): pass\n" for test in names.split())
+        for name, names in tests.items()
+    )
+
+
+def test_C31_rules_that_lose_tests_to_a_split_or_by_a_pattern(drifted):
+    answer = drifted(
+        classes(TestA="test_one test_two test_three", TestB="test_old_x test_y", TestOwn="test_own"),
+        classes(TestA="test_two test_three", TestNew="test_one", TestB="test_y", TestOwn="test_own"),
+        "id: class, class: TestA",
+        'id: glob, class: TestA, test: "test_o*"',
+        'id: classes, class: "Test[AB]", test: "test_o*"',
+        'id: nothing, test: "test_old_*"',
+        'id: reaches, class: "Test*", test: "test_o*"',
+        "id: file, file: test_x.py",
+        "id: other, class: TestA, test: test_two",
+        "id: op, op: add",
+    )
+    assert answer["classes_split"] == {"test/test_x.py::TestA": ["test/test_x.py::TestA", "test/test_x.py::TestNew"]}
+    broken = {item["rule"]: (item["lost"], item["rewrite"]) for item in answer["broken_rules"]}
+    moved = ["test_one of TestA, now in TestNew"]
+    assert broken == {
+        "class": (moved, {"class": ["TestA", "TestNew"]}),
+        "glob": (moved, {"class": ["TestA", "TestNew"]}),
+        "classes": (moved, {"class": ["Test[AB]", "TestNew"]}),
+        "nothing": (["test: test_old_*"], {}),
+    }
+
+
+def test_C31_what_may_be_a_renaming_is_said_to_be_a_guess(drifted):
+    answer = drifted(
+        classes(TestA="test_add_int8 test_same", TestB="test_mul_large_float32", TestC="test_negative_steps test_c"),
+        classes(TestA="test_add_int16 test_add_uint8 test_same", TestB="test_mul_large_float64",
+                TestC="test_negative_strides test_c"),
+        "id: two, class: TestA, test: test_add_int8",
+        "id: dtype, test: test_mul_large_float32",
+        "id: sure, test: test_negative_steps",
+    )  # fmt: skip
+    file = "test/test_x.py"
+    assert answer["tests_renamed"] == {f"{file}::TestC::test_negative_steps": f"{file}::TestC::test_negative_strides"}
+    assert answer["tests_perhaps_renamed"][f"{file}::TestA::test_add_int8"] == [
+        f"{file}::TestA::test_add_uint8", f"{file}::TestA::test_add_int16",
+    ]  # fmt: skip
+    assert f"{file}::TestA::test_add_int8" in answer["tests_removed"]
+    broken = {item["rule"]: (item["rewrite"], item["guesses"]) for item in answer["broken_rules"]}
+    assert broken == {
+        "two": ({}, ["test_add_uint8", "test_add_int16"]),
+        "dtype": ({}, ["test_mul_large_float64"]),
+        "sure": ({"test": ["test_negative_strides"]}, []),
+    }
