@@ -17,7 +17,8 @@ from conformance.ids import TestId, normalise, parse
 from conformance.inventory import Inventory, load_inventory
 from conformance.inventory.wheel import wheel_rows
 from conformance.inventory.written import Variants, Written
-from conformance.profile import load_profile
+from conformance.near import near
+from conformance.profile import Profile, load_profile
 from conformance.registry.facts import rule_facts
 from conformance.registry.names import installed_names
 from conformance.runner.units import resolve_targets
@@ -27,21 +28,43 @@ from conformance.selection.explain import explain as explain_test
 from conformance.selection.labels import parse_labels
 
 
-def _find(text: str, inventory: Inventory, upstream: Path | None, device: str) -> list[TestId]:
+def _check_variant(text: str, test: TestId, profile: Profile) -> None:
+    """Refuses variants that this profile cannot have.
+
+    Raises:
+        ConformanceError: another device, or an operator or dtype that the installed torch does not have.
+    """
+    if test.device and test.device != profile.device:
+        raise ConformanceError(f"{text}: is a test on {test.device}; profile {profile.name} is for {profile.device}")
+    if not (test.op or test.dtype):
+        return
+    names = installed_names()
+    for kind, words, known in (("operator", [test.op], names.infos), ("dtype", test.dtype.split(","), names.dtypes)):
+        for word in words:
+            if word and word not in known:
+                raise ConformanceError(f"{text}: the installed torch has no {kind} {word!r}{near(word, known)}")
+
+
+def _find(text: str, inventory: Inventory, upstream: Path | None, profile: Profile) -> list[TestId]:
     """Tests that a person's spelling means; a generated name is taken apart with torch's own names."""
     spelled = normalise(text)
     exact = parse(spelled) if any(char in spelled for char in "[@") else None
+    if exact is not None:
+        _check_variant(text, exact, profile)
     written = Written(inventory.files)
     found: list[TestId] = []
     for target in resolve_targets([text], inventory.files, upstream, Path.cwd()):
         for cls, test in target.names:
             if exact is not None:
-                found.append(replace(exact, file=target.path))
+                # A test that is made at import has an id and does not stand in the file.
+                made = inventory.files[target.path].generates and not target.path.startswith("wheel/")
+                if made or (target.path, exact.cls) in written.places.get(exact.test, ()):
+                    found.append(replace(exact, file=target.path))
             elif (target.path, cls) in written.places.get(test, ()):
                 found.append(TestId(target.path, cls, test))
             elif test:
                 names = installed_names()
-                found += Variants(written, names.infos, names.dtypes, [device]).resolve(cls, test, target.path)
+                found += Variants(written, names.infos, names.dtypes, [profile.device]).resolve(cls, test, target.path)
     return [test for test in found if test.test]
 
 
@@ -91,7 +114,7 @@ def explain(
     wheel = wheel_rows()
     inventory = load_inventory(upstream) if upstream is not None else Inventory("", "", "", {})
     inventory.files |= wheel
-    found = _find(test, inventory, upstream, loaded.device)
+    found = _find(test, inventory, upstream, loaded)
     if not found:
         raise ConformanceError(
             f"{test}: names no single test; expected FILE::CLASS::TEST, for example "

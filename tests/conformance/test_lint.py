@@ -246,6 +246,37 @@ def test_explain_of_nothing_is_a_usage_error(conformance, profile, tree):
     assert "TestLinear" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("test_linear.py::TestLinear::test_forward[add][float32]@cuda", "on cuda; profile tiny is for tiny"),
+        ("test_linear.py::TestLinear::test_forward[add][float3]@tiny", "no dtype 'float3'; did you mean 'float32'"),
+        ("test_linear.py::TestLinear::test_forward[add][float32,int9]@tiny", "no dtype 'int9'"),
+        ("test_linear.py::TestLinear::test_forward[ad][float32]@tiny", "no operator 'ad'"),
+        ("test_linear.py::TestLinear::test_nothing[add][float32]@tiny", "names no single test"),
+        ("test_linear.py::TestPlain::test_forward[add][float32]@tiny", "names no single test"),
+        ("wheel/op_out.py::TestOut::test_out[add][float32]@tiny", "names no single test"),
+        ("wheel/op_out.py::TestOpOut::test_out[add][float32]@tiny", "names no single test"),
+    ],
+)
+def test_C11_what_no_run_of_the_profile_has_is_not_explained(conformance, profile, tree, name, what):
+    done = conformance("explain", name, "--profile", profile(), "--upstream", tree)
+    assert done.returncode == 2, done.stdout
+    assert what in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test/test_made.py::TestMade::test_1[][][x]",
+        "wheel/op_out.py::TestOpOut::test_out_matches_functional[add][float32]@tiny",
+    ],
+)
+def test_C11_ids_of_the_wheel_suite_and_of_tests_made_at_import(explain, name):
+    (found,) = explain(name)
+    assert found["id"] == name
+
+
 # labels
 
 OFFENDERS = """
