@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,20 +115,42 @@ def _placement_of(domains: list[int], granule: int) -> Placement | None:
     return Bind(domains[0]) if domains else None
 
 
+def _checked(policy: Placement) -> tuple[list[int], int]:
+    """Domains and granule as the card takes them; granule 0 stands for binding."""
+    domains = [
+        operator.index(domain) for domain in (policy.domains if isinstance(policy, Interleave) else [policy.domain])
+    ]
+    if not domains:
+        raise ValueError("interleaving needs at least one memory domain")
+    for domain in domains:
+        if not 0 <= domain < 2**32:
+            raise ValueError(f"there is no memory domain {domain}: domains are numbered from 0")
+    if isinstance(policy, Bind):
+        return domains, 0
+    granule = operator.index(policy.granule)
+    if not 0 < granule < 2**64 or granule % 128:
+        raise ValueError(f"a granule is a positive multiple of 128 bytes, not {granule}")
+    return domains, granule
+
+
 @contextmanager
 def placement(policy: Placement | None) -> Iterator[None]:
     """``with placement(Interleave((0, 1), 4096)):`` says where this thread's allocations inside the block go.
 
     Binding: a full domain is out of memory, even if others have room. None stands for the default: bound to the domain
     with the most free memory. A policy that a device can't keep is a ``torch.spyre.InvalidArgument`` at the allocation.
+
+    Raises:
+        TypeError: not a policy.
+        ValueError: a policy that no device could keep: a negative domain, no domain, an impossible granule.
     """
+    if not isinstance(policy, Bind | Interleave | None):
+        raise TypeError(f"a placement is a Bind, an Interleave or None, not {policy!r}")
     before = _C.placement()
     if policy is None:
         _C.set_placement([], 0)
-    elif isinstance(policy, Bind):
-        _C.set_placement([policy.domain], 0)
     else:
-        _C.set_placement(list(policy.domains), policy.granule)
+        _C.set_placement(*_checked(policy))
     try:
         yield
     finally:
@@ -166,8 +189,11 @@ def describe(tensor: torch.Tensor) -> Description:
     """Where a tensor's storage is on its device. The same in PF and VF mode.
 
     Raises:
+        TypeError: not a tensor.
         ValueError: the tensor is on another device.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a tensor, not {tensor!r}")
     if tensor.device.type != "spyre":
         raise ValueError(f"only tensors on a spyre device can be described, not one on {tensor.device}")
     address = tensor.untyped_storage().data_ptr()

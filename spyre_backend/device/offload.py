@@ -132,14 +132,23 @@ def offload(tensor: torch.Tensor, tier: Literal["host", "file"] = "host") -> Off
         What brings it back.
 
     Raises:
+        TypeError: not a tensor.
         ValueError: another tier, a tensor on another device, or one whose storage can't be resized.
+        RuntimeError: the storage has no memory: it is offloaded already.
         OSError: the file can't be written; the tensor is as it was.
     """
     if tier not in _TIERS:
         raise ValueError(f"there is no tier {tier!r}: choose one of {', '.join(map(repr, _TIERS))}")
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a tensor, not {tensor!r}")
     if tensor.device.type != "spyre":
         raise ValueError(f"only tensors on a spyre device can be offloaded, not one on {tensor.device}")
     storage = tensor.untyped_storage()
+    if tensor.numel() != 0 and storage.nbytes() == 0:
+        raise RuntimeError(
+            f"the storage of a tensor of {tensor.numel()} elements has no memory: it was offloaded or resized to 0 "
+            "bytes, and has to be restored first"
+        )
     if not storage.resizable():
         raise ValueError("the storage of this tensor can't be resized, so its memory can't be given back")
     return Offloaded(storage, tier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ from typing import Any, NamedTuple
 from spyre_backend import _C
 
 __all__ = ["Interval", "Timeline", "record_timeline"]
+
+_lock = threading.Lock()
+_recordings: list[list[Interval]] = []  # what each recording that goes on has so far
 
 PIPELINES = ("host", "h2d", "fetch", "compute", "d2h", "peer")
 
@@ -100,12 +104,26 @@ def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
 def record_timeline() -> Iterator[Timeline]:
     """``with torch.spyre.record_timeline() as timeline:`` records what completes inside the block.
 
-    Work that is still pending at the end of the block is not in it: synchronise first. One recording at a time; an
-    inner one ends the outer one's.
+    Work that is still pending at the end of the block is not in it: synchronise first. Recordings may nest or
+    overlap: each has all that completed while it went on.
     """
     timeline = Timeline()
-    _C.start_recording()
+    own: list[Interval] = []
+    with _lock:
+        if _recordings:
+            _hand_out(_C.take_recording())
+        else:
+            _C.start_recording()
+        _recordings.append(own)
     try:
         yield timeline
     finally:
-        timeline.intervals = [Interval(*interval) for interval in _C.stop_recording()]
+        with _lock:
+            _hand_out(_C.take_recording() if len(_recordings) > 1 else _C.stop_recording())
+            _recordings[:] = [other for other in _recordings if other is not own]
+        timeline.intervals = sorted(own, key=lambda interval: (interval.start, interval.operation))
+
+
+def _hand_out(intervals: list[tuple[Any, ...]]) -> None:
+    for recording in _recordings:
+        recording.extend(Interval(*interval) for interval in intervals)

@@ -1,7 +1,9 @@
 """Where tensors are, summaries, and moving them to other tiers."""
 
 import gc
+import io
 import json
+import re
 
 import pytest
 import torch
@@ -88,6 +90,58 @@ def test_R2_17_offloaded_content_comes_back_identical_at_another_address(tier):
     del blocker
 
 
+@pytest.mark.parametrize("how", ["offload", "resize"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        "x.cpu()",
+        "torch.empty(1000).copy_(x)",
+        "tail.cpu()",
+        "x.to(torch.float64).cpu()",
+        "x.copy_(torch.ones(1000))",
+        "x.copy_(torch.ones(1))",
+        "x.copy_(torch.ones(1000).pin_memory(), non_blocking=True)",
+        "half.copy_(torch.ones(500))",
+        "x.to('spyre:1')",
+        "torch.ones(1000, device='spyre:1').copy_(x)",
+        "x.copy_(torch.ones(1000, device='spyre:1'))",
+        "x.clone()",
+        "first.item()",
+        "torch.from_dlpack(torch.utils.dlpack.to_dlpack(x)) + 1",
+        "torch.from_dlpack(torch.utils.dlpack.to_dlpack(x)).cpu()",
+        "torch.spyre.offload(x)",
+        "torch.save(x, io.BytesIO())",
+        "torch.save({'view': tail}, io.BytesIO())",
+        "torch.save(torch.nn.Parameter(x), io.BytesIO())",
+    ],
+)
+def test_R2_17_without_memory_every_use_is_an_error(how, use):
+    x = torch.ones(1000, device=DEVICE)
+    views = {"tail": x[1:], "half": x[::2], "first": x[0]}
+    handle = torch.spyre.offload(x) if how == "offload" else x.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="offloaded or resized to 0 bytes"):
+        eval(use, {"torch": torch, "io": io, "x": x, **views})
+    if how == "offload":
+        handle.restore()
+        assert torch.equal(x.cpu(), torch.ones(1000))
+
+
+def test_a_host_tensor_without_memory_is_not_copied():
+    host = torch.ones(1000)
+    host.untyped_storage().resize_(0)
+    for use in (lambda: host.to(DEVICE), lambda: host.copy_(torch.ones(1000, device=DEVICE))):
+        with pytest.raises(RuntimeError, match="offloaded or resized to 0 bytes"):
+            use()
+
+
+def test_tensors_without_elements_are_saved_and_copied(tmp_path):
+    empty = torch.empty(0, 3, device=DEVICE)
+    torch.save([empty, torch.ones(2, device=DEVICE).conj()], tmp_path / "x.pt")
+    loaded, ones = torch.load(tmp_path / "x.pt")
+    assert loaded.shape == empty.cpu().shape == (0, 3)
+    assert ones.tolist() == [1, 1]
+
+
 def test_R2_17_no_file_stays_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tensor = torch.ones(10, device=DEVICE)
@@ -120,6 +174,28 @@ def test_offload_refuses_what_it_cannot_do():
         torch.spyre.offload(torch.ones(1, device=DEVICE), tier="tape")
     with pytest.raises(ValueError, match="not one on cpu"):
         torch.spyre.offload(torch.ones(1))
+    for call in (torch.spyre.offload, torch.spyre.memory.describe):
+        with pytest.raises(TypeError, match="expected a tensor, not 5"):
+            call(5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "text"),
+    [
+        (torch.spyre.memory.Interleave((0,), 0), ValueError, "positive multiple of 128 bytes, not 0"),
+        (torch.spyre.memory.Interleave((0,), -128), ValueError, "positive multiple of 128 bytes, not -128"),
+        (torch.spyre.memory.Interleave((0,), 100), ValueError, "positive multiple of 128 bytes, not 100"),
+        (torch.spyre.memory.Interleave((), 128), ValueError, "at least one memory domain"),
+        (torch.spyre.memory.Interleave((0, -1), 128), ValueError, "no memory domain -1"),
+        (torch.spyre.memory.Bind(-1), ValueError, "no memory domain -1"),
+        (torch.spyre.memory.Bind("x"), TypeError, "integer"),
+        ("x", TypeError, "a Bind, an Interleave or None, not 'x'"),
+    ],
+)
+def test_placement_refuses_what_no_card_could_keep(policy, error, text):
+    with pytest.raises(error, match=re.escape(text)), torch.spyre.memory.placement(policy):
+        pass
+    assert torch.spyre.memory.describe(torch.ones(1, device=DEVICE)).policy == torch.spyre.memory.Bind(0)
 
 
 def test_S_6_views_that_start_between_sticks_are_copied_right():
@@ -153,3 +229,17 @@ def test_a_timeline_exports_as_a_chrome_trace(tmp_path):
     complete = [event for event in events if event["ph"] == "X"]
     assert len(complete) == len(timeline.intervals)
     assert all(event["dur"] >= 0 and event["args"]["stream"] == 0 for event in complete)
+
+
+def test_recordings_nest():
+    x = torch.ones(10, device=DEVICE)
+    with torch.spyre.record_timeline() as outer:
+        x + 1
+        with torch.spyre.record_timeline() as inner:
+            x + 1
+        x.cpu()
+    with torch.spyre.record_timeline() as after:
+        x + 1
+    assert [interval.pipeline for interval in outer.intervals] == ["compute", "compute", "d2h"]
+    assert inner.intervals == outer.intervals[1:2]
+    assert len(after.intervals) == 1

@@ -116,6 +116,8 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   TORCH_CHECK_NOT_IMPLEMENTED((self.device().is_cpu() || self.device().type() == kSpyre) &&
                                   (dst.device().is_cpu() || dst.device().type() == kSpyre),
                               "no copy from ", self.device(), " to ", dst.device());
+  check_has_memory(*self.unsafeGetTensorImpl());
+  check_has_memory(*dst.unsafeGetTensorImpl());
   at::Tensor src = self.sizes() == dst.sizes() ? self : self.expand_as(dst);
   if (same_bytes(src, dst) && starts_at_stick(src) && starts_at_stick(dst)) {
     transfer(src, dst, non_blocking);

@@ -2,11 +2,13 @@
 #include "bridge/allocator.h"
 #include "bridge/generator.h"
 #include "bridge/host_allocator.h"
+#include "bridge/host_view.h"
 #include "bridge/resize.h"
 #include "bridge/runtime.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <torch/csrc/jit/serialization/pickler_helper.h>
 
 namespace spyre::bridge {
 namespace {
@@ -56,6 +58,16 @@ struct SpyreHooks final : at::PrivateUse1HooksInterface {
 const bool registered = [] {
   // Referenced by PyTorch until the process ends.
   at::RegisterPrivateUse1HooksInterface(new SpyreHooks());
+  // Asked for every tensor that is pickled. There is nothing to add, but a storage without memory would be
+  // written as an empty one.
+  using Metadata = std::unordered_map<std::string, bool>;
+  torch::jit::TensorBackendMetaRegistry(
+      c10::DeviceType::PrivateUse1,
+      [](const at::Tensor& tensor, Metadata&) {
+        if (tensor.has_storage())
+          check_has_memory(*tensor.unsafeGetTensorImpl());
+      },
+      [](const at::Tensor&, Metadata&) {});
   return true;
 }();
 

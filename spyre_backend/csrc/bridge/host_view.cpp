@@ -23,6 +23,14 @@ c10::DataPtr copied(c10::DeviceIndex device, const void* bytes, std::size_t nbyt
 
 } // namespace
 
+void check_has_memory(const c10::TensorImpl& tensor) {
+  TORCH_CHECK(
+      tensor.numel() == 0 ||
+          tensor.unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr,
+      "the storage of a tensor of ", tensor.numel(),
+      " elements has no memory: it was offloaded or resized to 0 bytes, and has to be restored first");
+}
+
 c10::intrusive_ptr<c10::StorageImpl> HostViews::twin(c10::StorageImpl& storage) {
   for (const Pair& pair : pairs_)
     if (pair.device == &storage)
@@ -46,10 +54,7 @@ c10::intrusive_ptr<c10::StorageImpl> HostViews::twin(c10::StorageImpl& storage) 
 
 at::Tensor HostViews::view(const at::Tensor& tensor) {
   c10::TensorImpl* source = tensor.unsafeGetTensorImpl();
-  TORCH_CHECK(
-      source->numel() == 0 || source->unsafe_storage().nbytes() != 0, "the storage of a tensor of ",
-      source->numel(),
-      " elements has no memory: it was offloaded or resized to 0 bytes, and has to be restored first");
+  check_has_memory(*source);
   auto result = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(twin(*source->unsafe_storage().unsafeGetStorageImpl())),
       c10::DispatchKeySet(c10::DispatchKey::CPU), source->dtype());

@@ -10,6 +10,10 @@
 
 namespace spyre::bridge {
 
+// Throws for a tensor with elements whose storage has no memory: nothing may follow its address. Also asked
+// about tensors of the host, whose own kernels don't look.
+void check_has_memory(const c10::TensorImpl& tensor);
+
 // The host views of one operator call. Lives inside Queue::compute, so nothing else changes the memory
 // meanwhile.
 //

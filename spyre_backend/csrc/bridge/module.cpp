@@ -102,9 +102,9 @@ py::object describe(std::uintptr_t address) {
   return py::make_tuple(chunks, py::cast(description.placement.domains), description.placement.granule);
 }
 
-py::list stop_recording() {
+py::list as_tuples(const std::vector<card::Interval>& intervals) {
   py::list result;
-  for (const card::Interval& interval : Runtime::get().scheduler().stop_recording())
+  for (const card::Interval& interval : intervals)
     result.append(py::make_tuple(interval.device, card::name_of(interval.pipeline), interval.queue,
                                  interval.operation, interval.label, interval.start, interval.end));
   return result;
@@ -178,5 +178,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("launch_host_callback", &launch_host_callback);
   module.def("now", [] { return Runtime::get().scheduler().now(); }, Released());
   module.def("start_recording", [] { Runtime::get().scheduler().start_recording(); }, Released());
-  module.def("stop_recording", &stop_recording);
+  module.def("take_recording", [] { return as_tuples(Runtime::get().scheduler().take_recording()); });
+  module.def("stop_recording", [] { return as_tuples(Runtime::get().scheduler().stop_recording()); });
 }

@@ -366,6 +366,15 @@ void Scheduler::start_recording() {
 std::vector<Interval> Scheduler::stop_recording() {
   const Lock lock(mutex_);
   recording_ = false;
+  return taken_recording();
+}
+
+std::vector<Interval> Scheduler::take_recording() {
+  const Lock lock(mutex_);
+  return taken_recording();
+}
+
+std::vector<Interval> Scheduler::taken_recording() {
   std::vector<Interval> result = std::exchange(intervals_, {});
   std::stable_sort(result.begin(), result.end(), [](const Interval& a, const Interval& b) {
     return std::tie(a.start, a.operation) < std::tie(b.start, b.operation);

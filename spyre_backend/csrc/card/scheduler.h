@@ -102,6 +102,8 @@ public:
 
   // From now on, keeps an interval for every operation that completes; what was kept before is dropped.
   void start_recording();
+  // What was recorded since the start or the last call; the recording goes on. Ordered by start.
+  std::vector<Interval> take_recording();
   // Ends the recording and returns it, ordered by start.
   std::vector<Interval> stop_recording();
 
@@ -157,6 +159,7 @@ private:
   void fetch(Item& item);
   void work(Pipeline& pipeline);
   void record(const Item& item, PipelineKind kind, Ticks start, Ticks end);
+  std::vector<Interval> taken_recording();
 
   // Virtual clock: runs operations until `done` or, with a limit, until the next end lies after it.
   static constexpr Ticks kNoLimit = std::numeric_limits<Ticks>::max();
