@@ -26,7 +26,7 @@ from hud.formats import FORMATS
 from hud.queries.exports import every_result, find_run
 from hud.queries.scope import Scope
 from hud.settings import Settings
-from hud.store import Store, open_store
+from hud.store import NoStoreOfHud, Store, open_store
 from hud.store.prune import prune
 from hud.store.reports import record_report
 from hud.store.results import Part, record_results
@@ -96,18 +96,22 @@ def prune_command(
     as_json: Json = False,
 ) -> None:
     """Forget runs that are older, except where a stretch of history that still lasts began, and each job's latest."""
-    found = re.fullmatch(r"(\d+)\s*([hdw])", older_than.strip())
+    found = re.fullmatch(r"(\d{1,9})\s*([hdw])", older_than.strip())
     if found is None:
-        typer.echo(f"--older-than: '{older_than}' is not a number followed by h, d or w", err=True)
+        text = f"--older-than: '{older_than}' is not a number of at most nine digits followed by h, d or w"
+        typer.echo(text, err=True)
         raise typer.Exit(2)
     seconds = int(found[1]) * {"h": 3600, "d": 86_400, "w": 604_800}[found[2]]
-    store = _open(_settings())
+    store = _open(_settings(), make=False)
     done = prune(store, time.time() - seconds)
     store.close()
     if as_json:
         typer.echo(json.dumps(asdict(done)))
     else:
         typer.echo(f"Forgotten: {done.runs} runs, results of {done.results}, {done.changes} changes of outcomes.")
+
+
+_NOTHING = {"none": "none were sent in", "pruned": "they were pruned"}
 
 
 @cli.command()
@@ -118,14 +122,21 @@ def export(
 ) -> None:
     """Write every test of a run as JSON lines, CSV or JUnit XML."""
     settings = _settings()
-    store = _open(settings)
+    store = _open(settings, make=False)
     with store.read() as connection:
         scope = Scope(connection, time.time(), settings.stuck_after_seconds)
         row = find_run(scope, key)
         if row is None:
             typer.echo(f"No run has the key {key}.", err=True)
             raise typer.Exit(1)
-        target = output.open("w", encoding="utf-8", newline="") if output is not None else sys.stdout
+        if row.results in _NOTHING:
+            typer.echo(f"The run {key} has no results of tests: {_NOTHING[row.results]}.", err=True)
+            raise typer.Exit(1)
+        try:
+            target = output.open("w", encoding="utf-8", newline="") if output is not None else sys.stdout
+        except OSError as error:
+            typer.echo(f"--output: {output} cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(2) from error
         with target if output is not None else contextlib.nullcontext():
             target.writelines(FORMATS[form.value][1](every_result(scope, row)))
     store.close()
@@ -217,10 +228,14 @@ def _settings() -> Settings:
         raise typer.Exit(2) from error
 
 
-def _open(settings: Settings) -> Store:
+def _open(settings: Settings, *, make: bool = True) -> Store:
     try:
-        return open_store(settings.database_url)
-    except sa.exc.ArgumentError as error:
+        return open_store(settings.database_url, make=make)
+    except NoStoreOfHud as error:
+        url = sa.make_url(settings.database_url).render_as_string(hide_password=True)
+        typer.echo(f"HUD_DATABASE_URL={url}: {error}", err=True)
+        raise typer.Exit(2) from error
+    except (sa.exc.ArgumentError, ValueError, ImportError) as error:
         typer.echo(f"HUD_DATABASE_URL is no database URL: {error}", err=True)
         raise typer.Exit(2) from error
     except sa.exc.DBAPIError as error:

@@ -3,6 +3,6 @@
 The same code runs on SQLite and PostgreSQL. What pages show is read in ``hud.queries``.
 """
 
-from hud.store.engine import Store, open_store
+from hud.store.engine import NoStoreOfHud, Store, open_store
 
-__all__ = ["Store", "open_store"]
+__all__ = ["NoStoreOfHud", "Store", "open_store"]

@@ -6,15 +6,22 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 
+_VERSION_TABLE = "hud_version"
 _BUSY_MILLISECONDS = 30_000
 _WRITE = "hud_write"
 _MIGRATION_LOCK = 0x6875_64  # any number that other users of the same server do not lock
+
+
+class NoStoreOfHud(ValueError):
+    """The database is not, or not yet, one that this HUD may use; the text says why."""
 
 
 class Store:
@@ -67,15 +74,50 @@ class Store:
             yield connection
 
     def migrate(self) -> None:
-        """Bring the tables to the form that this version needs; nothing happens where they have it."""
+        """Bring the tables to the form that this version needs; nothing happens where they have it.
+
+        Raises:
+            NoStoreOfHud: another program's tables are there, or those of a newer HUD.
+        """
         config = alembic_config()
         with self.engine.connect() as connection:
             if not self.sqlite:
                 # Replicas that start together wait here for the one that makes the tables.
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            self._check_owner(connection, ScriptDirectory.from_config(config))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
             connection.commit()
+
+    def check_made(self) -> None:
+        """Look whether there is a store, and make none.
+
+        Raises:
+            NoStoreOfHud: there is no such file, or a database without the HUD's tables.
+        """
+        file = self.url.database if self.sqlite else None
+        if file and not file.startswith("file:") and not Path(file).exists():
+            raise NoStoreOfHud(f"there is no file {file}; 'hud migrate' makes a store")
+        with self.engine.connect() as connection:
+            if not sa.inspect(connection).has_table(_VERSION_TABLE):
+                raise NoStoreOfHud("the database has no tables of a HUD; 'hud migrate' makes them")
+
+    def _check_owner(self, connection: sa.Connection, scripts: ScriptDirectory) -> None:
+        inspector = sa.inspect(connection)
+        tables = inspector.get_table_names()
+        if _VERSION_TABLE in tables:
+            made = connection.execute(sa.text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalars().all()
+            if unknown := set(made) - {script.revision for script in scripts.walk_revisions()}:
+                raise NoStoreOfHud(f"the tables are those of a newer HUD (version {', '.join(sorted(unknown))})")
+            return
+        # A file is one program's; in a database of a server, tables that migrations made tell that it is another's.
+        others = [
+            name
+            for name in tables
+            if self.sqlite or [column["name"] for column in inspector.get_columns(name)] == ["version_num"]
+        ]
+        if others:
+            raise NoStoreOfHud(f"the database is another program's: it has the table {others[0]!r}")
 
     def check(self) -> None:
         """Raise SQLAlchemy's error where the store does not answer."""
@@ -87,14 +129,25 @@ class Store:
         self.engine.dispose()
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, make: bool = True) -> Store:
     """Open a store and bring its tables up to date.
 
     Args:
         url: a SQLAlchemy URL (``sqlite:///hud.db``, ``postgresql+psycopg://…``).
+        make: whether one is made where there is none.
+
+    Raises:
+        NoStoreOfHud: the database is not, or not yet, a HUD's.
+        ValueError: another kind of database.
     """
     store = Store(url)
-    store.migrate()
+    try:
+        if not make:
+            store.check_made()
+        store.migrate()
+    except Exception:
+        store.close()
+        raise
     return store
 
 

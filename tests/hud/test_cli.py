@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from hud_site import KEY, REPO, pulled, report, sha
 from typer.testing import CliRunner
 
@@ -20,7 +23,7 @@ from hud.cli import cli
 from hud.queries.exports import find_run
 from hud.queries.scope import Scope
 from hud.seed import PULL
-from hud.store import open_store
+from hud.store import NoStoreOfHud, open_store
 
 JUNIT = (
     '<testsuite><testcase classname="C" name="ok"/><testcase classname="C" name="bad"><failure/></testcase></testsuite>'
@@ -89,6 +92,82 @@ def test_seed_demo_export_and_prune(invoke, tmp_path: Path) -> None:
     assert json.loads(invoke("prune", "--older-than", "7d", "--json").stdout)["results"] > 0
     assert invoke("prune", "--older-than", "soon").exit_code == 2
     assert invoke("prune").exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [("prune", "--older-than", "7d"), ("export", "x")])
+def test_what_needs_a_store_makes_none(invoke, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    failed = invoke(*arguments)
+    assert failed.exit_code == 2 and "there is no file" in failed.stderr
+    assert not (tmp_path / "hud.db").exists()
+    (tmp_path / "hud.db").touch()
+    failed = invoke(*arguments)
+    assert failed.exit_code == 2 and "has no tables of a HUD" in failed.stderr
+    assert (tmp_path / "hud.db").stat().st_size <= 4096, "no tables"
+    assert invoke("migrate").exit_code == 0
+    assert invoke(*arguments).exit_code == (0 if arguments[0] == "prune" else 1)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('0002')",
+        "CREATE TABLE places (id INTEGER)",
+        "CREATE TABLE hud_version (version_num TEXT); INSERT INTO hud_version VALUES ('9999')",
+    ],
+)
+def test_a_store_of_another_program_stays_as_it_is(invoke, tmp_path: Path, made: str) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hud.db")) as connection:
+        connection.executescript(made)
+    failed = invoke("migrate")
+    assert failed.exit_code == 2 and "HUD_DATABASE_URL=sqlite:///" in failed.stderr
+    with contextlib.closing(sqlite3.connect(tmp_path / "hud.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone() == (1,)
+
+
+def test_a_database_of_a_server_with_another_programs_tables_is_refused(cluster) -> None:
+    with cluster.database() as url:
+        engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
+        with engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE notes (id INTEGER, version_num TEXT)"))
+        with pytest.raises(NoStoreOfHud, match="no tables of a HUD"):
+            open_store(url, make=False)
+        open_store(url).close()
+        with engine.begin() as connection:
+            connection.execute(sa.text("DROP SCHEMA public CASCADE"))
+            connection.execute(sa.text("CREATE SCHEMA public"))
+            connection.execute(sa.text("CREATE TABLE alembic_version (version_num TEXT)"))
+        with pytest.raises(NoStoreOfHud, match="alembic_version"):
+            open_store(url)
+        engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "nothing://x", "sqlite+nothing:///x", "postgresql://h:port/x"])
+def test_another_kind_of_database_is_a_sentence(invoke, monkeypatch, url: str) -> None:
+    monkeypatch.setenv("HUD_DATABASE_URL", url)
+    failed = invoke("migrate")
+    assert failed.exit_code == 2 and "HUD_DATABASE_URL" in failed.stderr
+
+
+@pytest.mark.parametrize("age", ["9" * 400 + "d", "9" * 5000 + "h", "9" * 10 + "w"])
+def test_an_age_beyond_all_numbers_is_refused(invoke, age: str) -> None:
+    failed = invoke("prune", "--older-than", age)
+    assert failed.exit_code == 2 and "--older-than" in failed.stderr
+
+
+def test_export_says_what_cannot_be_written(invoke, tmp_path: Path) -> None:
+    (tmp_path / "j.xml").write_text(JUNIT)
+    done = invoke("import", "junit", "j.xml", "--repo", REPO, "--sha", sha("a"), "--json")
+    key = json.loads(done.stdout)["key"]
+    for place in (tmp_path, tmp_path / "none" / "x"):
+        failed = invoke("export", key, "--output", str(place))
+        assert failed.exit_code == 2 and f"{place} cannot be written" in failed.stderr
+    assert invoke("prune", "--older-than", "9" * 9 + "w").exit_code == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "hud.db")) as connection, connection:
+        for results, said in (("pruned", "were pruned"), ("none", "none were sent in")):
+            connection.execute("UPDATE run SET results = ?", (results,))
+            connection.commit()
+            failed = invoke("export", key, "--output", "out")
+            assert failed.exit_code == 1 and said in failed.stderr and not (tmp_path / "out").exists()
 
 
 def test_import_junit_is_a_run_of_the_backend(invoke, tmp_path: Path) -> None:
