@@ -77,13 +77,18 @@ def _store_settings() -> StoreSettings:
     return settings
 
 
-def _database(settings: StoreSettings) -> Database:
+def _database(settings: StoreSettings, *, make: bool = True) -> Database:
+    """The store with its tables up to date; only a command that starts the relay may make one."""
+    from sqlalchemy.exc import SQLAlchemyError
+
     from relay.store.database import Database, StoreUnavailable
 
     try:
         database = Database(settings.database_url)
+        if not make:
+            database.check_made()
         database.migrate()
-    except (ValueError, StoreUnavailable) as error:
+    except (ValueError, ImportError, SQLAlchemyError, StoreUnavailable) as error:
         raise _fail(f"RELAY_DATABASE_URL: {error}", 2) from error
     return database
 
@@ -299,7 +304,7 @@ def tasks_retry(
     ids: Annotated[list[int] | None, typer.Argument(help="Ids of dead tasks.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
 ) -> None:
-    """Queue dead letters again."""
+    """Queue dead letters again. Exit 1 if a task is not on record or not dead; the others are queued all the same."""
     import time
 
     from relay.store import tasks
@@ -308,11 +313,22 @@ def tasks_retry(
         raise _fail("name the tasks' ids, or --all", 2)
     settings = _store_settings()
     now = time.time()
-    number = _query(
-        lambda connection: tasks.revive(connection, now=now, give_up_at=now + settings.retention_seconds, ids=ids),
-        settings,
-    )
+    wanted = None if everything else [number for number in ids or () if 0 < number < 2**63]
+
+    def work(connection: Any) -> tuple[dict[int, str], int]:
+        before = tasks.states(connection, wanted or [])
+        give_up_at = now + settings.retention_seconds
+        return before, tasks.revive(connection, now=now, give_up_at=give_up_at, ids=wanted)
+
+    before, number = _query(work, settings)
     typer.echo(f"{number} tasks queued again")
+    wrong = [
+        f"task {task} is {before[task]}, not dead" if task in before else f"task {task} is not on record"
+        for task in ids or ()
+        if before.get(task) != "dead"
+    ]
+    if wrong:
+        raise _fail("; ".join(wrong), 1)
 
 
 @config_app.command("check")
@@ -431,7 +447,7 @@ def _without_password(url: str) -> str:
 def _query(work: Any, settings: StoreSettings | None = None) -> Any:
     from relay.store.database import StoreUnavailable
 
-    database = _database(settings or _store_settings())
+    database = _database(settings or _store_settings(), make=False)
     try:
         return database.call(work)
     except StoreUnavailable as error:

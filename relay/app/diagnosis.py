@@ -25,7 +25,7 @@ from relay.core import github_app
 from relay.core.allowlist import lint
 from relay.core.identity import GITHUB
 from relay.store import tasks as outbox
-from relay.store.database import StoreUnavailable, check_url
+from relay.store.database import NoStoreOfRelay, StoreUnavailable, check_url
 
 _LOW_DISK_BYTES = 512 * 1024 * 1024
 _CLOCK_SECONDS = 20
@@ -116,14 +116,17 @@ async def surroundings(service: Service) -> AsyncIterator[Finding]:
 async def _store(service: Service) -> list[Finding]:
     database = service.database
     found = []
-    file = Path(str(make_url(service.settings.database_url).database)) if database.kind == "sqlite" else None
+    file = database.file
     if file is not None and not file.exists():
         return [Finding("store", "warning", f"there is no {file} yet; 'relay serve' will make it")]
     try:
         await asyncio.to_thread(database.ping)
+        await asyncio.to_thread(database.check_owner)
         have, want = await asyncio.to_thread(database.revisions)
     except StoreUnavailable as error:
         return [Finding("store", "failed", f"does not answer: {error}")]
+    except NoStoreOfRelay as error:
+        return [Finding("store", "failed", str(error))]
     if have != want:
         found.append(Finding("store", "warning", f"schema {have or 'none'}; 'relay serve' will make it {want}"))
     else:

@@ -21,20 +21,28 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from relay.store.schema import deliveries
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 MAX_BATCH = 64
 _BUSY_SECONDS = 5
+_VERSION_TABLE, _TABLE = "alembic_version", deliveries.name
+"""Where the schema's version is, which other programs call the same, and a table that every version of it has."""
 _MIGRATION_LOCK = 0x7265_6C61_79  # any number that other users of the same server do not lock
 
 
 class StoreUnavailable(Exception):
     """The database did not do the work. Nothing of it is stored; the caller may try again."""
+
+
+class NoStoreOfRelay(ValueError):
+    """The database is not, or not yet, one that this relay may use; the text says why."""
 
 
 def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
@@ -169,14 +177,46 @@ class Database:
         """Bring the schema up to date; replicas that start together take turns.
 
         Raises:
+            NoStoreOfRelay: as :meth:`check_owner`.
             StoreUnavailable: as :meth:`transaction`.
         """
         config = _migrations()
         with self.transaction() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            _check_owner(connection)
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+
+    def check_made(self) -> None:
+        """Look whether there is a store, and make none.
+
+        Raises:
+            NoStoreOfRelay: there is no such file, or a database without the relay's tables.
+            StoreUnavailable: as :meth:`transaction`.
+        """
+        file = self.file
+        if file is not None and not file.exists():
+            raise NoStoreOfRelay(f"there is no file {file}; 'relay serve' makes a store")
+        self.check_owner()
+        if self.revisions()[0] is None:
+            raise NoStoreOfRelay("the database has no tables of a relay; 'relay serve' makes them")
+
+    def check_owner(self) -> None:
+        """Look whether the relay may make its tables, or has made them.
+
+        Raises:
+            NoStoreOfRelay: another program's tables are there, or those of a newer relay.
+            StoreUnavailable: as :meth:`transaction`.
+        """
+        with self.transaction() as connection:
+            _check_owner(connection)
+
+    @property
+    def file(self) -> Path | None:
+        """Where SQLite keeps the store."""
+        name = self.engine.url.database if self.kind == "sqlite" else None
+        return None if name is None or name.startswith("file:") else Path(name)
 
     def revisions(self) -> tuple[str | None, str | None]:
         """The schema's version in the database (``None`` before the first migration), and the newest one.
@@ -195,6 +235,30 @@ class Database:
         if self._pool is not None:
             self._pool.shutdown()
         self.engine.dispose()
+
+
+def _check_owner(connection: Connection) -> None:
+    inspector = inspect(connection)
+    tables = inspector.get_table_names()
+    if _VERSION_TABLE in tables and (_TABLE in tables or not _revision(connection)):
+        known = {script.revision for script in ScriptDirectory.from_config(_migrations()).walk_revisions()}
+        if (have := _revision(connection)) and have not in known:
+            raise NoStoreOfRelay(f"the tables are those of a newer relay (schema {have})")
+        return
+    # A file is one program's; in a database of a server, tables that migrations made tell that it is another's.
+    others = [
+        name
+        for name in tables
+        if connection.dialect.name == "sqlite"
+        or [column["name"] for column in inspector.get_columns(name)] == ["version_num"]
+    ]
+    if others:
+        raise NoStoreOfRelay(f"the database is another program's: it has the table {others[0]!r}")
+
+
+def _revision(connection: Connection) -> str | None:
+    found = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalars().first()
+    return None if found is None else str(found)
 
 
 def _migrations() -> Config:

@@ -231,6 +231,12 @@ def release(connection: Connection, owner: str, *, now: float) -> None:
     )
 
 
+def states(connection: Connection, ids: list[int]) -> dict[int, str]:
+    """The states of those of these tasks that are on record."""
+    rows = connection.execute(select(tasks.c.id, tasks.c.state).where(tasks.c.id.in_(ids)))
+    return {row.id: row.state for row in rows}
+
+
 def revive(connection: Connection, *, now: float, give_up_at: float, ids: list[int] | None = None) -> int:
     """Make dead letters ready again, with the waits of a first retry but not as if they had never been tried.
 

@@ -18,6 +18,7 @@ from relay_site import TRUST, Site
 from relay.app import token_check
 from relay.app.settings import Settings, TrustSettings
 from relay.core.identity import Issuer
+from relay.store.database import Database, NoStoreOfRelay
 
 REPO = "example/backend"
 
@@ -36,6 +37,24 @@ def relay(*arguments: str, env: dict[str, str], text: str | None = None) -> subp
     return subprocess.run(
         command, env={**clean, **env}, input=text, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def make_store(url: str) -> None:
+    database = Database(url)
+    database.migrate()
+    database.close()
+
+
+def test_a_store_of_another_program_is_refused(tmp_path: Path) -> None:
+    for number, name in enumerate(("hud_version", "alembic_version")):
+        url = f"sqlite:///{tmp_path / str(number)}"
+        database = Database(url)
+        with database.transaction() as connection:
+            connection.exec_driver_sql(f"CREATE TABLE {name} (version_num TEXT)")
+            connection.exec_driver_sql(f"INSERT INTO {name} VALUES ('0001')")
+        with pytest.raises(NoStoreOfRelay, match=name):
+            database.migrate()
+        database.close()
 
 
 def verdicts(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
@@ -136,6 +155,11 @@ def test_3_no_time_and_no_rate_is_endless(site: Site) -> None:
 
 def test_3_commands_on_the_store_need_the_store_only(tmp_path: Path) -> None:
     env = {"RELAY_DATABASE_URL": f"sqlite:///{tmp_path / 'relay.db'}"}
+    missing = relay("tasks", "list", env=env)
+    assert missing.returncode == 2 and "there is no file" in missing.stderr and not (tmp_path / "relay.db").exists()
+    make_store(env["RELAY_DATABASE_URL"])
+    unknown = relay("tasks", "retry", "5", str(2**70), env=env)
+    assert unknown.returncode == 1 and f"task 5 is not on record; task {2**70} is not" in unknown.stderr
     for command in (("deliveries", "list", "--json"), ("tasks", "list", "--json")):
         done = relay(*command, env=env)
         assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
@@ -148,7 +172,7 @@ def test_3_commands_on_the_store_need_the_store_only(tmp_path: Path) -> None:
 
 def test_doctor_of_a_relay_that_can_work(site: Site) -> None:
     env = site.relay_environment()
-    assert relay("tasks", "list", env=env).returncode == 0, "makes the store"
+    make_store(env["RELAY_DATABASE_URL"])
     done = relay("doctor", "--json", env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     found = verdicts(done)
