@@ -1,5 +1,6 @@
 """One run over tests that kill, hang and spoil their process; every promise about accounts is asked of it."""
 
+import contextlib
 import os
 import shutil
 import signal
