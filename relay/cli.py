@@ -372,7 +372,7 @@ def doctor(as_json: Json = False) -> None:
             typer.echo(str(finding))
 
     async def look() -> None:
-        service = Service.create(settings)
+        service = Service.create(settings, looking=True)
         try:
             async for finding in surroundings(service):
                 findings.append(finding)

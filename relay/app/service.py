@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -25,7 +26,7 @@ from relay.core import callback_token, identity
 from relay.core.allowlist import Target
 from relay.core.ratelimit import Rate, TokenBuckets
 from relay.store import jobs as job_store
-from relay.store.database import Database, StoreUnavailable
+from relay.store.database import Database, NoStoreOfRelay, StoreUnavailable
 from relay.store.deliveries import Dispatch
 from relay.wire import Callback, HudReport, Level, ResultsUpload, Trusted, Untrusted
 from relay.wire.report import CiMetrics
@@ -58,8 +59,11 @@ class Service:
     clients: list[httpx.AsyncClient]
 
     @classmethod
-    def create(cls, settings: Settings) -> Service:
+    def create(cls, settings: Settings, *, looking: bool = False) -> Service:
         """Wire the parts. Nothing is contacted yet.
+
+        Args:
+            looking: nothing is kept in the store, and none is made where there is none.
 
         Raises:
             ValueError: the database URL names a kind that is not supported.
@@ -76,13 +80,17 @@ class Service:
 
         async def remembered() -> str | None:
             try:
+                if looking:
+                    await asyncio.to_thread(database.check_made)
                 return await database.run(
                     lambda connection: job_store.document(connection, "allowlist", settings.allowlist)
                 )
-            except StoreUnavailable:
+            except (NoStoreOfRelay, StoreUnavailable):
                 return None
 
         async def remember(text: str) -> None:
+            if looking:
+                return
             try:
                 await database.run(
                     lambda connection: job_store.keep_document(

@@ -182,6 +182,13 @@ def test_doctor_of_a_relay_that_can_work(site: Site) -> None:
     assert found[issuer] == "ok"
 
 
+def test_doctor_makes_no_store(site: Site, tmp_path: Path) -> None:
+    env = {**site.relay_environment(), "RELAY_DATABASE_URL": f"sqlite:///{tmp_path}/none.sqlite"}
+    done = relay("doctor", "--json", env=env)
+    assert verdicts(done)["store"] == "warning"
+    assert not list(tmp_path.glob("none.sqlite*"))
+
+
 def test_doctor_names_everything_that_does_not_work(site: Site, tmp_path: Path) -> None:
     (tmp_path / "allowlist.yml").write_text(f"L2: [{REPO}, example/elsewhere]\n")
     issuers = [{"issuer": "https://ci.example", "jwks_url": "http://127.0.0.1:9/jwks"}]
