@@ -23,6 +23,9 @@ from conformance.selection.decide import Candidate, Decision, decide, excluded_b
 from conformance.selection.infer import Inference, all_tests, infer
 from conformance.selection.labels import canonical
 
+_REPRODUCE = "\nTo execute this test, run the following from the base repo dir:"
+"""Begins what upstream's ``TestCase`` adds to a message: the test's name in it would make every failure another."""
+
 MESSAGE_LIMIT = 4_000
 TRACE_LIMIT = 32_000
 
@@ -345,7 +348,7 @@ class WorkerPlugin:
                 "xfail": hasattr(report, "wasxfail"),
                 "reason": str(getattr(report, "wasxfail", "")) or reason,
                 "exceptions": exceptions,
-                "message": f"{exceptions[0]}: {message}" if exceptions else message,
+                "message": (f"{exceptions[0]}: {message}" if exceptions else message).partition(_REPRODUCE)[0].rstrip(),
                 "bare": message,
                 "trace": text,
             }

@@ -320,6 +320,25 @@ def test_C29_every_outcome_has_a_place_on_the_page():
     assert sum(f"op{number}" in shown for number in range(len(OUTCOMES))) >= len(OUTCOMES) - 1
 
 
+def test_C29_upstreams_advice_on_how_to_repeat_a_test_does_not_hide_a_common_cause(conformance, tmp_path):
+    tests = tmp_path / "tree" / "test"
+    tests.mkdir(parents=True)
+    (tests / "test_two.py").write_text(
+        "from torch.testing._internal.common_utils import TestCase\n"
+        "class TestTwo(TestCase):\n"
+        "    def test_a(self): raise ValueError('no kernel 7')\n"
+        "    def test_b(self): raise ValueError('no kernel 8')\n"
+    )
+    done = conformance(
+        "run", "--profile", HERE / "cpu_profile", "--upstream", tmp_path / "tree", "--unclassified", "include",
+        "--output", tmp_path / "out", tests / "test_two.py",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    accounts = read_run(tmp_path / "out").accounts
+    assert [len(found.names) for found in clusters(accounts)] == [2]
+    assert "To execute this test" in next(iter(accounts.attempts.values()))[-1].trace
+
+
 def test_C29_failures_of_one_cause_are_one_cluster():
     accounts = made(a="failed", b="failed", c=["failed", "failed"], d="crashed", e="passed")
     assert [(found.outcome, len(found.names)) for found in clusters(accounts)] == [("failed", 3), ("crashed", 1)]
