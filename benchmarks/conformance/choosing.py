@@ -128,15 +128,23 @@ def decisions(rules: int, tests: int) -> dict[str, Any]:
     return answer
 
 
+def fetched() -> Path | None:
+    """The tree of ``conformance fetch``; where none can be had, that is said and the inventory is left out."""
+    command = [sys.executable, "-m", "conformance", "fetch", "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return Path(json.loads(done.stdout)["path"]) if done.returncode == 0 else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--upstream", type=Path, help="a PyTorch checkout; without it the inventory is left out")
+    parser.add_argument("--upstream", type=Path, help="a PyTorch checkout (default: what `conformance fetch` brings)")
     parser.add_argument("--rules", type=int, default=30_000)
     parser.add_argument("--tests", type=int, default=250_000)
     arguments = parser.parse_args()
     answer: dict[str, Any] = {"decisions": decisions(arguments.rules, arguments.tests)}
-    if arguments.upstream is not None:
-        answer["inventory"] = inventories(arguments.upstream.resolve())
+    upstream = arguments.upstream or fetched()
+    if upstream is not None:
+        answer["inventory"] = inventories(upstream.resolve())
     print(json.dumps(answer, indent=2))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,8 +62,7 @@ def settings(profile: o.ProfileOption = None) -> None:
     `op_allowlist` and `op_overrides` are arguments of DeviceTypeTestBase.set_test_configs, for those who run upstream's
     tests with upstream's own runner.
     """
-    json.dump(auditing.settings(load_profile(profile).declared(), installed_names()), sys.stdout, indent=1)
-    typer.echo()
+    o.print_json(auditing.settings(load_profile(profile).declared(), installed_names()))
 
 
 @capabilities.command()
@@ -89,8 +86,7 @@ def audit(
     names = installed_names()
     found = auditing.audit(declared, _results(results, loaded, names), names)
     if as_json:
-        json.dump(found.row(), sys.stdout, indent=1)
-        typer.echo()
+        o.print_json(found.row())
     else:
         for title, names in found.row().items():
             if names:

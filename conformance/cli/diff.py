@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -69,8 +67,7 @@ def diff(
     (before, _), (after, narrowed) = _read(base), _read(head)
     found = diff_runs(before, after, narrowed)
     if as_json:
-        json.dump(found.as_json(), sys.stdout, indent=2)
-        typer.echo()
+        o.print_json(found.as_json())
     else:
         for line in _sentences(found, before, after, limit):
             typer.echo(line)

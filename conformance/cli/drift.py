@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,8 +43,7 @@ def drift(
     broken = broken_rules(load_profile(profile).rules(), found, before, after) if profile is not None else []
     row = found.row()
     if as_json:
-        json.dump({**row, "broken_rules": [item.row() for item in broken]}, sys.stdout, indent=1)
-        typer.echo()
+        o.print_json({**row, "broken_rules": [item.row() for item in broken]})
     else:
         for key, title in _TITLES.items():
             _print(title, row[key])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -133,8 +131,7 @@ def explain(
         for item in found
     ]  # fmt: skip
     if as_json:
-        json.dump([answer.row() for answer in answers], sys.stdout, indent=1)
-        typer.echo()
+        o.print_json([answer.row() for answer in answers])
     else:
         for answer in answers:
             _print(answer)

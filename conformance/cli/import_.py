@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -91,8 +89,7 @@ def import_(
         "dtypes": list(whole.dtypes), "operators": {name: list(kinds) for name, kinds in whole.operators.items()},
     }  # fmt: skip
     if as_json:
-        json.dump(report if output is not None else {**report, "registry": text}, sys.stdout, indent=1)
-        typer.echo()
+        o.print_json(report if output is not None else {**report, "registry": text})
         return
     if output is None:
         typer.echo(text, nl=False)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from conformance.cli.app import app
-from conformance.cli.options import JsonOption
+from conformance.cli.options import JsonOption, print_json
 from conformance.errors import Exit, NothingSelectedError
 from conformance.inventory import load_inventory
 from conformance.selection.infer import infer
@@ -49,8 +47,7 @@ def inventory(
                         }
                     )  # fmt: skip
     if as_json:
-        json.dump({**summary, **({"class_rows": rows} if classes else {})}, sys.stdout, indent=2)
-        typer.echo()
+        print_json({**summary, **({"class_rows": rows} if classes else {})})
         raise typer.Exit(Exit.AS_EXPECTED)
     typer.echo(
         f"{found.root} ({found.version or 'unknown version'}): {summary['files']} files, {summary['classes']} classes, "

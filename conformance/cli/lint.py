@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -68,12 +66,14 @@ def lint(
     found = sorted(linter.findings, key=lambda finding: (finding.line, finding.column, finding.code))
     errors = sum(finding.severity == "error" for finding in found)
     if as_json:
-        json.dump(
-            {"rules": len(rules), "errors": errors, "warnings": len(found) - errors,
-             "findings": [finding.row() for finding in found]},
-            sys.stdout, indent=1,
-        )  # fmt: skip
-        typer.echo()
+        o.print_json(
+            {
+                "rules": len(rules),
+                "errors": errors,
+                "warnings": len(found) - errors,
+                "findings": [finding.row() for finding in found],
+            }
+        )
     else:
         for finding in found:
             typer.echo(str(finding))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -81,11 +79,9 @@ def lint_labels(
         allowlist.write_text("".join(kept), encoding="utf-8")
         stale = ()
     if as_json:
-        json.dump(
-            {"new": [offence.row() for offence in verdict.new], "allowed": verdict.allowed, "stale": list(stale)},
-            sys.stdout, indent=1,
-        )  # fmt: skip
-        typer.echo()
+        o.print_json(
+            {"new": [offence.row() for offence in verdict.new], "allowed": verdict.allowed, "stale": list(stale)}
+        )
     else:
         for offence in verdict.new:
             typer.echo(str(offence))

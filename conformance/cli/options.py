@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -104,3 +106,9 @@ def write_new(output: Path, text: str) -> None:
     except OSError as error:
         typer.echo(text, nl=False)
         raise ConformanceError(f"--output {output}: cannot be written: {error.strerror or error}") from error
+
+
+def print_json(value: Any) -> None:
+    """Prints what ``--json`` asks for."""
+    json.dump(value, sys.stdout, indent=2)
+    typer.echo()

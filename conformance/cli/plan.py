@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from typing import Annotated
 
@@ -58,8 +56,7 @@ def plan(
             "planned": len(rows), "by_reason": dict(reasons.most_common()), "tests": rows, "errors": errors,
             "notes": outcome.selection_notes + outcome.notes,
         }  # fmt: skip
-        json.dump(answer, sys.stdout, indent=1)
-        typer.echo()
+        o.print_json(answer)
     else:
         if listing:
             for row in rows:

@@ -29,10 +29,7 @@ def report(
     artifact.
     """
     found = read_run(run)
-    if form == "html":
-        text = html(found.accounts, found.summary)
-    else:
-        text = markdown(found.accounts, found.summary, found.summary["unexpected"])
-    target = output or run / (HTML if form == "html" else MARKDOWN)
-    replace(target, text)
+    make, name = (html, HTML) if form == "html" else (markdown, MARKDOWN)
+    target = output or run / name
+    replace(target, make(found.accounts, found.summary))
     typer.echo(target)

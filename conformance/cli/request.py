@@ -9,8 +9,6 @@ import math
 import tempfile
 from pathlib import Path
 
-import typer
-
 from conformance.errors import ConformanceError
 from conformance.profile import load_profile
 from conformance.runner.run import Request
@@ -44,8 +42,8 @@ def changed_files(values: list[str] | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names if name.strip())
 
 
-def changed_in(path: Path) -> tuple[str, ...]:
-    """Paths of ``--pr``; none where the event does not say them, which selects everything.
+def changed_in(path: Path) -> tuple[tuple[str, ...] | None, str]:
+    """Paths of ``--pr`` and ``""``; ``None``, which takes everything, and the reason where the event does not say them.
 
     Raises:
         ConformanceError: the file cannot be read or is no JSON.
@@ -58,8 +56,8 @@ def changed_in(path: Path) -> tuple[str, ...]:
         raise ConformanceError(f"--pr {path}: is no JSON: {error}") from error
     names, why = changed_in_payload(payload)
     if names is None:
-        typer.echo(f"--pr {path}: everything is taken, because {why}", err=True)
-    return tuple(names or ())
+        return None, f"--pr {path}: everything is taken, because {why}"
+    return tuple(names), ""
 
 
 def build_request(
@@ -104,6 +102,7 @@ def build_request(
         raise ConformanceError(
             f"--device {device}: profile {loaded.name} is for {loaded.device}; another device needs another profile"
         )
+    paths, note = changed_in(pull) if pull is not None else (changed_files(changed), "")
     return Request(
         profile=loaded,
         upstream=upstream,
@@ -112,7 +111,8 @@ def build_request(
         labels=parse_labels(labels) if labels else None,
         unclassified=unclassified,
         keyword=keyword,
-        changed=changed_in(pull) if pull is not None else changed_files(changed),
+        changed=paths,
+        notes=(note,) if note else (),
         shard=shard,
         jobs=jobs,
         timeout=timeout,

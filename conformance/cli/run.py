@@ -23,7 +23,7 @@ def _finish(outcome: Outcome, output: Path, as_json: bool) -> int:
         The exit code.
     """
     accounts, summary = outcome.accounts, outcome.summary()
-    publish(accounts, summary, outcome.unexpected, output, as_json)
+    publish(accounts, summary, output, as_json)
     if outcome.interrupted:
         typer.echo(
             f"interrupted by {outcome.interrupted}: {summary['not_run']} known tests have no result, files not yet "
@@ -32,7 +32,7 @@ def _finish(outcome: Outcome, output: Path, as_json: bool) -> int:
         )
         return Exit.ACCOUNTS
     remove(output / STATE)
-    return verdict(accounts, summary, outcome.unexpected)
+    return verdict(accounts, summary)
 
 
 @app.command()

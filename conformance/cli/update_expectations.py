@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -80,8 +78,7 @@ def update_expectations(
     removed = [rules[place].name for place in proposal.removed]
     if as_json:
         answer = {"removed": removed, "added": proposal.added, "left": proposal.left, "written": write}
-        json.dump(answer, sys.stdout, indent=2)
-        typer.echo()
+        o.print_json(answer)
     else:
         if not write:
             typer.echo("".join(difflib.unified_diff(

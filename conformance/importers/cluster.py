@@ -31,13 +31,6 @@ class Cluster:
     treatment: Treatment
     words: tuple[tuple[str, ...], ...]
 
-    def count(self) -> int:
-        """Number of entries that it stands for."""
-        product = 1
-        for words in self.words:
-            product *= max(1, len(words))
-        return product
-
     def rule(self) -> dict[str, Any]:
         """As it stands in a registry file."""
         rule: dict[str, Any] = {}

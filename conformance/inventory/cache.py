@@ -104,8 +104,13 @@ class RowStore:
                     (time.time(), time.time() - STALE / 4, _text(wanted)),
                 )
             return {key: _decode(json.loads(data)) for key, data in found}
-        except (sqlite3.DatabaseError, OSError, ValueError, TypeError, IndexError):
-            self._drop()
+        except sqlite3.OperationalError:
+            return {}  # locked, or a disk that does not answer: not damaged
+        except (sqlite3.DatabaseError, ValueError, TypeError, IndexError):
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            return {}
+        except OSError:
             return {}
 
     def put(self, rows: dict[str, FileRow]) -> None:
@@ -117,12 +122,6 @@ class RowStore:
                 [(key, now, _text(_encode(row))) for key, row in rows.items()],
             )
             connection.execute("DELETE FROM row WHERE used < ?", (now - STALE,))
-
-    def _drop(self) -> None:
-        # Somebody else may be using it; then it was not damaged, and the lock alone was in the way.
-        with contextlib.suppress(OSError):
-            if self._path.read_bytes()[:16] != b"SQLite format 3\0":
-                self._path.unlink()
 
 
 class TreeCache:

@@ -120,16 +120,19 @@ class Inventory:
         identity: hash over every file's path, size and time; two scans with one identity saw the same tree.
         version: the checkout's ``version.txt`` (and commit where ``.git`` tells it), ``""`` unknown.
         files: by path.
-        cached: whether no file had to be scanned.
-        scanned: how many were.
+        scanned: how many files no cache had.
     """
 
     root: str
     identity: str
     version: str
     files: dict[str, FileRow]
-    cached: bool = False
     scanned: int = 0
+
+    @property
+    def cached(self) -> bool:
+        """Whether no file had to be scanned."""
+        return self.scanned == 0
 
     @property
     def test_files(self) -> list[FileRow]:

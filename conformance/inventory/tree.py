@@ -103,9 +103,7 @@ def load_inventory(root: Path, *, jobs: int | None = None, use_cache: bool = Tru
         if todo:
             fresh, scanned = _fresh(root, todo, jobs or len(os.sched_getaffinity(0)), RowStore(folder), use_cache)
             rows |= fresh
-        inventory = Inventory(
-            str(root), identity, tree_version(root), dict(sorted(rows.items())), cached=not scanned, scanned=scanned
-        )
+        inventory = Inventory(str(root), identity, tree_version(root), dict(sorted(rows.items())), scanned)
         if todo or len(known) != len(rows):
             resolve(inventory)
             if use_cache:

@@ -69,7 +69,7 @@ class Linter:
         path: Path,
         rules: Sequence[Rule],
         capabilities: Capabilities,
-        position: Callable[[tuple[int | str, ...]], tuple[int, int]] | None = None,
+        position: Callable[[tuple[int | str, ...]], tuple[int, int]],
     ) -> None:
         """Prepares.
 
@@ -88,10 +88,7 @@ class Linter:
         self._number = {id(rule): number for number, rule in enumerate(rules)}
 
     def _add(self, rule: Rule, code: str, message: str, key: str = "", severity: str = "error") -> None:
-        line, column = rule.line, 1
-        if self._position is not None:
-            place: tuple[int | str, ...] = ("rules", self._number[id(rule)], *((key,) if key else ()))
-            line, column = self._position(place)
+        line, column = self._position(("rules", self._number[id(rule)], *((key,) if key else ())))
         self.findings.append(Finding(str(self._path), line, column, severity, code, message, rule.name))
 
     def _near(self, name: str, known: Iterable[str]) -> str:

@@ -192,11 +192,6 @@ class Rule(BaseModel):
         return self
 
     @property
-    def line(self) -> int:
-        """Line of the rule in its file, 0 unknown."""
-        return int(self._where.rpartition(":")[2] or 0)
-
-    @property
     def where(self) -> str:
         """``file:line`` of the rule."""
         return self._where

@@ -22,13 +22,11 @@ from conformance.registry.load import validate
 from conformance.registry.match import Registry, literal
 from conformance.registry.model import Action, Capabilities, RegistryFile, Rule
 from conformance.reports.accounts import BROKEN, Accounts
+from conformance.reports.cause import constant_parts
 from conformance.selection.decide import Candidate, Decision, Selection, decide
 
 MESSAGE = 100
 """Characters of a failure's message that become its signature."""
-
-_CHANGING = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d[\d.]*(?:e[-+]?\d+)?|(?:/[\w.+-]+){2,}")
-"""What differs between two failures of one cause: addresses, numbers, paths."""
 
 _EXCEPTION = re.compile(r"([A-Za-z_]\w*): (.*)", re.DOTALL)
 
@@ -38,12 +36,12 @@ class Proposal:
     """What to change in a registry.
 
     Attributes:
-        removed: rules all of whose tests passed, by place in the file, with the number of those tests.
+        removed: places in the file of rules all of whose tests passed.
         added: new rules, as they stand in a file.
         left: what a person has to look at, as sentences.
     """
 
-    removed: dict[int, int] = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
     added: list[dict[str, Any]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -87,7 +85,7 @@ def propose(
                 f"{rule.where}: {rule.name} expects too much: {len(passing)} of its tests pass, such as {passing[0]}"
             )
         else:
-            proposal.removed[place] = len(passing)
+            proposal.removed.append(place)
     active = [(place, rule) for place, rule in enumerate(rules) if in_force(rule)]
     _keep_what_others_decide(proposal, rules, active, ended, capabilities)
     if not ratchet:
@@ -115,7 +113,7 @@ def _keep_what_others_decide(
                     f"{rule.where}: {rule.name} is not needed, but without it {by} makes {name} {then.action}: "
                     "let action: run take its place"
                 )
-                del proposal.removed[place]
+                proposal.removed.remove(place)
                 break
 
 
@@ -194,7 +192,7 @@ def _treatment(outcome: str, phase: str, message: str) -> Treatment | None:
 def pattern(message: str) -> str:
     """A regular expression that finds failures of this message's kind: its first line, with any numbers and paths."""
     line = _first_line(message)[:MESSAGE] if message.strip() else ""
-    parts = [re.escape(part).replace(r"\ ", " ") for part in _CHANGING.split(line)]
+    parts = [re.escape(part).replace(r"\ ", " ") for part in constant_parts(line)]
     return ".*".join(parts).removesuffix(".*").removeprefix(".*").strip()
 
 

@@ -12,38 +12,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conformance.ids import parse
 from conformance.reports.accounts import BROKEN, OUTCOMES, Accounts
+from conformance.reports.cause import cause
 
 CLUSTER_NAMES = 50
 """Tests that a cluster names; the rest is a number, and all of them are in ``results.jsonl``."""
 
 SLOWEST = 25
 
-BLOCKED = "blocked upstream: "
-"""How the plugin begins the reason of a skip that upstream decides for every device but its own."""
+_BLOCKED = re.compile(r"blocked upstream(?: by|:) (.*)", re.DOTALL)
+"""Reasons of what upstream decides for every device but its own: restrictions, and skips at run time."""
 
-WORST_FIRST = (
-    "crashed", "timed_out", "error", "failed", "flaky", "xpassed", "xfailed", "skipped", "not_applicable",
-    "deselected", "passed",
-)  # fmt: skip
 SIGNS = {
     "crashed": "C", "timed_out": "T", "error": "E", "failed": "X", "flaky": "~", "xpassed": "?", "xfailed": "N",
     "skipped": "S", "not_applicable": "–", "deselected": "–", "passed": "O",
 }  # fmt: skip
-"""A letter for each outcome, so that nothing is told by colour alone; the legend explains them."""
-
-_CHANGING = (
-    (re.compile(r"\b0x[0-9a-fA-F]+"), "<address>"),
-    (re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?", re.IGNORECASE), "#"),
-    (re.compile(r"(?:/[\w.+-]+){2,}"), "/…"),
-    (re.compile(r"\s+"), " "),
-)
-
-
-def cause(message: str) -> str:
-    """A message without what changes from test to test: addresses, numbers, paths; at most 300 characters."""
-    for pattern, replacement in _CHANGING:
-        message = pattern.sub(replacement, message)
-    return message.strip()[:300]
+"""A letter for each outcome, so that nothing is told by colour alone; the worst outcome first."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +60,7 @@ class Cell:
     @property
     def worst(self) -> str:
         """The outcome that the cell shows."""
-        return next(outcome for outcome in WORST_FIRST if self.counts[outcome])
+        return next(outcome for outcome in SIGNS if self.counts[outcome])
 
     @property
     def sign(self) -> str:
@@ -87,7 +70,7 @@ class Cell:
     @property
     def text(self) -> str:
         """All counts, for a reader who points at the cell."""
-        return ", ".join(f"{self.counts[outcome]} {outcome}" for outcome in WORST_FIRST if self.counts[outcome])
+        return ", ".join(f"{self.counts[outcome]} {outcome}" for outcome in SIGNS if self.counts[outcome])
 
 
 @dataclass(frozen=True)
@@ -128,16 +111,16 @@ def clusters(accounts: Accounts, outcomes: Iterable[str] = BROKEN) -> list[Clust
         Cluster(outcome, text or "no message", names, accounts.attempts[names[0]][-1].trace)
         for (outcome, text), names in found.items()
     ]
-    return sorted(listed, key=lambda cluster: (-len(cluster.names), WORST_FIRST.index(cluster.outcome), cluster.cause))
+    worst = list(SIGNS)
+    return sorted(listed, key=lambda cluster: (-len(cluster.names), worst.index(cluster.outcome), cluster.cause))
 
 
 def blocked(accounts: Accounts) -> list[tuple[str, int]]:
-    """Conditions by which upstream skips tests on every device but its own, with the number of tests."""
-    counts: Counter[str] = Counter()
-    for rows in accounts.attempts.values():
-        if rows[-1].outcome == "skipped" and rows[-1].reason.startswith(BLOCKED):
-            counts[rows[-1].reason.removeprefix(BLOCKED)] += 1
-    return counts.most_common()
+    """What of upstream keeps tests from every device but its own (C10), with the number of tests."""
+    found = (
+        _BLOCKED.match(rows[-1].reason or accounts.planned[name].reason) for name, rows in accounts.attempts.items()
+    )
+    return Counter(match[1] for match in found if match is not None).most_common()
 
 
 def slowest(accounts: Accounts, count: int = SLOWEST) -> list[tuple[str, float]]:

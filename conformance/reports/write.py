@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +95,9 @@ def _cell(text: str, limit: int = 160) -> str:
     return line.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
 
 
-def markdown(accounts: Accounts, summary: dict[str, Any], unexpected: Iterable[str]) -> str:
+def markdown(accounts: Accounts, summary: dict[str, Any]) -> str:
     """What a person reads first: the verdict, the counts, what is unexpected."""
-    names = list(unexpected)
+    names = summary["unexpected"]
     verdict = "as expected" if not names and summary["balanced"] else f"{len(names)} unexpected"
     if not summary["balanced"]:
         verdict += ", accounts do not balance"

@@ -37,6 +37,9 @@ from conformance.selection.decide import Selection
 WORKER_MEMORY = 1_200_000_000
 """Bytes that a worker needs before any test, with room for small ones (measured 0.9 to 1.0 GB on torch 2.14)."""
 
+_BREADTH = ("exclude", "infer", "include")
+"""Policies for classes without a label, the one that takes the fewest first."""
+
 STATE = "state"
 TREES = "trees-"
 """Prefix of the folder inside the state that holds the copies tests run in; what a killed run left goes first."""
@@ -60,16 +63,7 @@ class Request:
     timeout: float | None = None
     strict: bool | None = None
     collect_only: bool = False
-
-    def narrowed(self) -> tuple[str, ...]:
-        """Options that take less than the profile's whole set; a shard is a part of it, and stands apart."""
-        given = {
-            "FILE": self.targets,
-            "--hw-classification": self.labels is not None,
-            "-k": self.keyword,
-            "--changed": self.changed is not None,
-        }
-        return tuple(option for option, value in given.items() if value)
+    notes: tuple[str, ...] = ()
 
     def signature(self) -> dict[str, Any]:
         """What must be the same for a resumed run to mean the same."""
@@ -157,10 +151,24 @@ class Session:
 
     def __init__(self, request: Request, say: Callable[[str], None]) -> None:
         self.request = request
-        self.notes: list[str] = []
+        self.notes = list(request.notes)
         self._say = say
         self._upstream_version = ""
         self._files: dict[str, FileRow] = {}
+        self._by_change = False
+
+    def _narrowed(self) -> tuple[str, ...]:
+        """Options that took less than the profile's whole set; a shard is a part of it, and stands apart."""
+        request, policy = self.request, self.request.profile.policy
+        took_less = {
+            "FILE": bool(request.targets),
+            "--hw-classification": request.labels is not None and not request.labels >= set(policy.labels),
+            "--unclassified": request.unclassified is not None
+            and _BREADTH.index(request.unclassified) < _BREADTH.index(policy.unclassified),
+            "-k": bool(request.keyword),
+            "--changed": self._by_change,
+        }
+        return tuple(option for option, less in took_less.items() if less)
 
     def _choose(self) -> list[Target]:
         """Files of this run (FILE arguments, else changed files, else the profile's defaults)."""
@@ -181,6 +189,7 @@ class Session:
                 raise ConformanceError("--changed needs --upstream DIR: changed files are mapped in that checkout")
             chosen = select_changed(inventory, request.changed)
             self.notes += chosen.notes
+            self._by_change = chosen.files is not None
             if chosen.files is not None:
                 return [Target(path) for path in sorted(chosen.files)]
         targets = self._wheel_defaults(wheel)
@@ -255,6 +264,8 @@ class Session:
         try:
             targets = self._choose()
             if not targets:
+                for note in self.notes:
+                    self._say(note)
                 raise NothingSelectedError(
                     "no test file selected: give --upstream DIR, --suite wheel or FILE arguments"
                 )
@@ -325,7 +336,7 @@ class Session:
         return Outcome(
             accounts, backend, self._upstream_version, time.monotonic() - started, accounts.unexpected(strict),
             supervisor.notes, self.notes, supervisor.interrupted, request.shard, request.profile.name,
-            request.profile.fingerprint(), request.narrowed(),
+            request.profile.fingerprint(), self._narrowed(),
         )  # fmt: skip
 
 

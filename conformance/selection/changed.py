@@ -17,7 +17,7 @@ _NO_EFFECT = (
         r"^(\.github|\.ci|\.circleci|\.devcontainer|\.vscode|benchmarks|android|ios|scripts)/|"
         r"^(CODEOWNERS|\.gitignore|\.lintrunner\.toml|\.flake8|\.clang-(format|tidy)|\.git-blame-ignore-revs)$")),
     ("code of another device, which no other device's build contains", re.compile(
-        r"\.(cu|cuh|hip|metal|mm)$|(^|/)(cuda|cudnn|hip|miopen|mps|xpu|vulkan)/(?!.*\.pyi?$).*\.(cpp|cc|c|h|hpp)$")),
+        r"\.(cu|cuh|hip|metal|mm)$|(^|/)(cuda|cudnn|hip|miopen|mps|xpu|vulkan)/.*\.(cpp|cc|c|h|hpp)$")),
     ("expectations of Dynamo runs, which nothing else reads", re.compile(
         r"^test/(dynamo_expected_failures|dynamo_skips|inductor_expected_failures|inductor_skips)/")),
     ("C++ tests", re.compile(r"^test/(cpp|mobile|edge)/.*\.(cpp|cc|h|cmake|txt)$")),

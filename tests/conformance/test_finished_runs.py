@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from conformance.cli.request import build_request
 from conformance.errors import AccountsError, ConformanceError
 from conformance.reports.accounts import OUTCOMES, Accounts, Attempt, Planned
+from conformance.reports.cause import cause
 from conformance.reports.diff import diff
-from conformance.reports.html import cause, clusters, html
+from conformance.reports.html import blocked, clusters, html
 from conformance.reports.merge import merge
 from conformance.reports.read import read_run
 from conformance.reports.summary import summarise
 from conformance.reports.write import write_results, write_summary
+from conformance.runner.run import Session
 
 HERE = Path(__file__).parent
 TEST = """
@@ -203,6 +206,35 @@ def test_a_damaged_run_is_refused_with_its_place(tmp_path, damage):
         read_run(folder)
 
 
+@pytest.mark.parametrize(
+    ("options", "narrowed"),
+    [
+        ([], []),
+        (["--changed", "c10/core/Device.cpp"], []),
+        (["--changed", "test/test_a.py"], ["--changed"]),
+        (["--hw-classification", "ACCELERATOR,GENERIC"], []),
+        (["--hw-classification", "GENERIC"], ["--hw-classification"]),
+        (["--unclassified", "exclude", "--hw-classification", "GENERIC"], ["--hw-classification", "--unclassified"]),
+    ],
+)
+def test_C30_a_run_says_whether_it_took_less_than_the_whole(tmp_path, options, narrowed):
+    """By what was taken: a change that can affect everything narrows nothing."""
+    (tmp_path / "tree" / "test").mkdir(parents=True)
+    for name in "ab":
+        (tmp_path / "tree" / "test" / f"test_{name}.py").write_text(TEST.format(name=name))
+    (tmp_path / "profile.yaml").write_text("name: cpu\ndevice: cpu\npolicy: {unclassified: infer}\n")
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    request = build_request(
+        profile=str(tmp_path / "profile.yaml"), upstream=tmp_path / "tree", suite=None, device=None,
+        labels=[given["--hw-classification"]] if "--hw-classification" in given else None,
+        unclassified=given.get("--unclassified"), keyword="", pull=None, shard="", jobs=None, timeout=None,
+        targets=None, changed=[given["--changed"]] if "--changed" in given else None,
+    )  # fmt: skip
+    session = Session(request, lambda _: None)
+    session._choose()
+    assert list(session._narrowed()) == narrowed
+
+
 def test_C30_each_change_has_its_list():
     base = made(
         stays="passed", breaks="passed", crashes="xfailed", broken="failed", mended="error", now_skipped="passed",
@@ -304,6 +336,22 @@ def test_C29_the_page_tells_the_whole_run(conformance, runs, tmp_path):
         assert line["outcome"] in shown
     done = conformance("report", runs / "whole", "--format", "markdown", "--output", tmp_path / "own.md")
     assert "3 unexpected" in (tmp_path / "own.md").read_text()
+
+
+def test_C10_the_page_says_how_much_is_blocked_upstream_and_by_what():
+    accounts = Accounts()
+    reasons = {
+        "a": ("not_applicable", "blocked upstream by @onlyCUDA"),
+        "b": ("not_applicable", "blocked upstream by only_for=['cuda']"),
+        "c": ("skipped", "blocked upstream: requires CUDA"),
+        "d": ("not_applicable", "blocked upstream by @onlyCUDA"),
+        "e": ("skipped", "slow test"),
+    }
+    for name, (outcome, reason) in reasons.items():
+        test = f"test/test_a.py::TestA::test_{name}"
+        accounts.plan(Planned(test, reason=reason))
+        accounts.record(Attempt(test, outcome, reason=reason if outcome == "skipped" else ""))
+    assert blocked(accounts) == [("@onlyCUDA", 2), ("only_for=['cuda']", 1), ("requires CUDA", 1)]
 
 
 def test_C29_every_outcome_has_a_place_on_the_page():
