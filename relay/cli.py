@@ -440,8 +440,12 @@ def _exit_by(findings: list[Finding]) -> None:
 
 def _without_password(url: str) -> str:
     from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
 
-    return make_url(url).render_as_string(hide_password=True)
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return "(not a URL)"  # it may hold a password all the same
 
 
 def _query(work: Any, settings: StoreSettings | None = None) -> Any:

@@ -341,7 +341,8 @@ def job_row(scope: Scope, judged: Judged) -> JobRow:
         **{kind: name_all(scope, keys[: _limit(kind)], row.device) for kind, keys in lists.items()},
         counts=Counts(**{kind: len(keys) for kind, keys in lists.items()}),
         narrowed=told.narrowed,
-        more=sum(max(0, len(keys) - _limit(kind)) for kind, keys in lists.items()),
+        # ``added`` are some of the new failures, and their page gives only their number.
+        more=sum(max(0, len(keys) - _limit(kind)) for kind, keys in lists.items() if kind != "added"),
         totals=totals_of(row),
         results=row.results,
         base=base_line(judged.base, judged.asked_base),

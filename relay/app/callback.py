@@ -342,6 +342,8 @@ def _apply(
         if at_once:
             until = now + service.settings.lease_seconds
             task = outbox.enqueue_leased(connection, new, now=now, owner=service.owner, lease_until=until)
+            if task is None:
+                queued.append("hud")  # it is being done, and will be done again
         else:
             outbox.enqueue(connection, [new], now=now)
             queued.append("hud")

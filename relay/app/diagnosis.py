@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import httpx
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
 from relay.adapters.allowlist_source import AllowlistUnavailable, is_url
 from relay.adapters.github import GitHubError
@@ -59,7 +58,7 @@ def _database(url: str) -> Finding:
     try:
         check_url(url)
         parsed = make_url(url)
-    except (ValueError, ArgumentError) as error:
+    except ValueError as error:
         return Finding("RELAY_DATABASE_URL", "failed", str(error))
     if parsed.get_backend_name() == "sqlite":
         directory = Path(str(parsed.database)).absolute().parent

@@ -11,7 +11,7 @@ import jwt
 
 from relay.adapters.allowlist_source import READ_ERRORS, read
 from relay.adapters.jwks import KeyCache, KeyServerUnavailable
-from relay.app.findings import Finding, Verdict
+from relay.app.findings import Finding
 from relay.app.settings import TrustSettings
 from relay.core import identity
 from relay.core.allowlist import Allowlist, parse
@@ -93,9 +93,9 @@ async def examine(token: str, settings: TrustSettings, keys: KeyCache, allowlist
         repository = identity.repository(claims, unverified.issuer)
         passed["identity"] = f"{' + '.join(unverified.issuer.identity)} → {repository}"
     except identity.Refused as refusal:
-        return Examination(_steps(passed, refusal.step, "failed", refusal.reason), None, claims)
+        return Examination(_steps(passed, refusal.step, refusal.reason), None, claims)
     except KeyServerUnavailable as error:
-        return Examination(_steps(passed, "key", "failed", f"{error}; a callback would be answered 503"), None, claims)
+        return Examination(_steps(passed, "key", f"{error}; a callback would be answered 503"), None, claims)
     steps = [Finding(step, "ok", passed.get(step, "as it must be")) for step in identity.STEPS]
     if allowlist is not None:
         target = allowlist.get(repository)
@@ -107,12 +107,12 @@ async def examine(token: str, settings: TrustSettings, keys: KeyCache, allowlist
     return Examination(steps, repository, claims)
 
 
-def _steps(passed: dict[identity.Step, str], at: identity.Step, verdict: Verdict, reason: str) -> list[Finding]:
+def _steps(passed: dict[identity.Step, str], at: identity.Step, reason: str) -> list[Finding]:
     where = identity.STEPS.index(at)
     return [
         Finding(step, "ok", passed.get(step, "as it must be"))
         if number < where
-        else Finding(step, verdict, reason)
+        else Finding(step, "failed", reason)
         if number == where
         else Finding(step, "skipped", "not looked at")
         for number, step in enumerate(identity.STEPS)

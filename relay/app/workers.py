@@ -76,7 +76,8 @@ class Lane:
     def _ended(self, running: asyncio.Task[Outcome]) -> None:
         self._running.discard(running)
         if self._backlog or self._asked:
-            self._asked = False
+            # The one that has to be done again may be another of them.
+            self._asked = self._asked and bool(self._running)
             self._wake.set()
 
     async def poll(self, stop: asyncio.Event) -> None:

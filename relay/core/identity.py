@@ -259,16 +259,17 @@ def repository(claims: dict[str, Any], issuer: Issuer) -> str:
             )
         parts.append(value)
     identity = "/".join(parts)
-    _require(claims, issuer.required_claims)
     if issuer.pipelines is None:
         if identity.count("/") != 1:
             raise Refused(401, f"{identity[:200]!r} is no repository name", "identity")
+        _require(claims, issuer.required_claims)
         return identity
     pipeline = issuer.pipelines.get(identity)
     if pipeline is None:
         raise Refused(
             403, f"pipeline {identity[:200]!r} of {issuer.issuer} is not registered with this relay", "identity"
         )
+    _require(claims, issuer.required_claims)
     _require(claims, pipeline.required_claims)
     return pipeline.repository
 

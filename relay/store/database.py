@@ -240,9 +240,10 @@ class Database:
 def _check_owner(connection: Connection) -> None:
     inspector = inspect(connection)
     tables = inspector.get_table_names()
-    if _VERSION_TABLE in tables and (_TABLE in tables or not _revision(connection)):
+    have = _revision(connection) if _VERSION_TABLE in tables else None
+    if _VERSION_TABLE in tables and (_TABLE in tables or have is None):
         known = {script.revision for script in ScriptDirectory.from_config(_migrations()).walk_revisions()}
-        if (have := _revision(connection)) and have not in known:
+        if have is not None and have not in known:
             raise NoStoreOfRelay(f"the tables are those of a newer relay (schema {have})")
         return
     # A file is one program's; in a database of a server, tables that migrations made tell that it is another's.

@@ -270,7 +270,7 @@ def test_a_long_name_is_bounded() -> None:
 def test_every_request_has_githubs_form_and_the_check_can_fail(
     relay: Running, peer: Peer, mint: Minter, github_api: GitHubApi
 ) -> None:
-    """The fixture checks every request of every test; here it must see all kinds, and notice one that is wrong."""
+    """The fixture checks the first of each kind in every test; here it must see all, and notice one that is wrong."""
     backend = Backend(relay, peer, mint, LABEL)
     backend.say("in_progress")
     backend.settle()

@@ -94,6 +94,14 @@ def test_config_check_says_what_is_valid_but_not_meant(site: Site) -> None:
     }
 
 
+def test_config_check_of_something_that_is_no_database(site: Site) -> None:
+    done = relay("config", "check", "--json", env=site.relay_environment(database_url="user:hidden-word"))
+    assert done.returncode == 1, done.stderr
+    assert verdicts(done)["RELAY_DATABASE_URL"] == "failed"
+    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["settings"]["database_url"] == "(not a URL)"
+
+
 def test_config_check_lints_the_allowlist_and_exits_1(site: Site, tmp_path: Path) -> None:
     (tmp_path / "allowlist.yml").write_text("L1: [a/b]\nL2: [A/B]\n")
     done = relay("config", "check", env=site.relay_environment(allowlist=tmp_path / "allowlist.yml"))
@@ -244,6 +252,11 @@ def test_token_verify_stops_at_the_step_that_fails(site: Site) -> None:
         ("key id", {"headers": {"kid": ""}}, {}),
         ("key", {"headers": {"kid": "another"}}, {}),
         ("header", {"headers": {"jku": "https://evil.example/jwks"}}, {}),
+        (
+            "identity",
+            {},
+            {"required_claims": {"ref": ["refs/heads/release"]}, "pipelines": {"x/y": {"repository": "a/b"}}},
+        ),
         ("required claims", {}, {"required_claims": {"ref": ["refs/heads/release"]}}),
         ("key", {}, {"jwks_url": "http://127.0.0.1:9/jwks"}),
     ],
