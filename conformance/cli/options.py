@@ -67,7 +67,21 @@ JobsOption = Annotated[
 ]
 TimeoutOption = Annotated[
     float | None,
-    typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Per-test deadline (default: the profile's)."),
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        metavar="SECONDS",
+        help="Per-test deadline (default: the profile's); what --times tells of a slow test makes it longer.",
+    ),
+]
+TimesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--times",
+        metavar="FILE|DIR",
+        help="times.json of an earlier run, or its folder: balances shards and workers, and gives slow tests their "
+        "deadlines. All shards of a run need the same one.",
+    ),
 ]
 TargetsArgument = Annotated[
     list[str] | None,

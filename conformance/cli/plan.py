@@ -30,6 +30,7 @@ def plan(
     pull: o.PullOption = None,
     shard: o.ShardOption = "",
     jobs: o.JobsOption = None,
+    times: o.TimesOption = None,
     as_json: o.JsonOption = False,
     listing: Annotated[bool, typer.Option("--list", help="Print every test with what happens to it.")] = False,
 ) -> None:
@@ -39,7 +40,7 @@ def plan(
     """
     request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
-        keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=None, targets=targets,
+        keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=None, times=times, targets=targets,
         collect_only=True,
     )  # fmt: skip
     with scratch(cache_root() / "plans") as folder:

@@ -11,9 +11,10 @@ from conformance.cli.options import print_json
 from conformance.errors import Exit
 from conformance.reports.accounts import Accounts
 from conformance.reports.actions import append_summary, error_commands, in_actions
-from conformance.reports.files import HTML, JUNIT, RESULTS, SUMMARY
+from conformance.reports.files import HTML, JUNIT, RESULTS, SUMMARY, TIMES
 from conformance.reports.html import html
 from conformance.reports.write import markdown, replace, write_junit, write_results, write_summary
+from conformance.times import Times
 
 
 def publish(accounts: Accounts, summary: dict[str, Any], output: Path, as_json: bool) -> None:
@@ -29,6 +30,7 @@ def publish(accounts: Accounts, summary: dict[str, Any], output: Path, as_json: 
     write_junit(accounts, output / JUNIT, f"conformance {summary['profile']}")
     write_summary(summary, output / SUMMARY)
     replace(output / HTML, html(accounts, summary))
+    replace(output / TIMES, Times.of(accounts).text())
     if in_actions():
         append_summary(markdown(accounts, summary))
         for line in error_commands(accounts, summary["unexpected"]):

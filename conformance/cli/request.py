@@ -16,6 +16,7 @@ from conformance.runner.units import parse_shard
 from conformance.selection.changed import changed_in_payload
 from conformance.selection.decide import POLICIES
 from conformance.selection.labels import parse_labels
+from conformance.times import Times
 
 
 def changed_files(values: list[str] | None) -> tuple[str, ...] | None:
@@ -75,6 +76,7 @@ def build_request(
     jobs: int | None,
     timeout: float | None,
     targets: list[str] | None,
+    times: Path | None = None,
     strict: bool | None = None,
     collect_only: bool = False,
 ) -> Request:
@@ -116,6 +118,7 @@ def build_request(
         shard=shard,
         jobs=jobs,
         timeout=timeout,
+        times=Times.read(times) if times is not None else Times(),
         strict=strict,
         collect_only=collect_only,
     )

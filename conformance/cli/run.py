@@ -52,6 +52,7 @@ def run(
     pull: o.PullOption = None,
     shard: o.ShardOption = "",
     jobs: o.JobsOption = None,
+    times: o.TimesOption = None,
     timeout: o.TimeoutOption = None,
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Fail on unexpected passes (default: the profile's).")
@@ -66,8 +67,8 @@ def run(
     """
     request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
-        keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=timeout, targets=targets,
-        strict=strict,
+        keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=timeout, times=times,
+        targets=targets, strict=strict,
     )  # fmt: skip
     # Workers run in another folder.
     output = absolute_output(output)

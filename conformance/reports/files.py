@@ -5,5 +5,6 @@ JUNIT = "junit.xml"
 SUMMARY = "summary.json"
 HTML = "report.html"
 MARKDOWN = "report.md"
+TIMES = "times.json"
 
-ALL = (RESULTS, JUNIT, SUMMARY, HTML, MARKDOWN)
+ALL = (RESULTS, JUNIT, SUMMARY, HTML, MARKDOWN, TIMES)

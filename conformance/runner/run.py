@@ -30,9 +30,10 @@ from conformance.runner.mirror import mirror, remove
 from conformance.runner.probe import Backend, Probe
 from conformance.runner.spec import Root, Setup, Target
 from conformance.runner.supervisor import Supervisor
-from conformance.runner.units import file_weight, make_units, parse_shard, resolve_targets, shard
+from conformance.runner.units import expected_seconds, make_units, parse_shard, resolve_targets, shard
 from conformance.selection.changed import select_changed
 from conformance.selection.decide import Selection
+from conformance.times import Times
 
 WORKER_MEMORY = 1_200_000_000
 """Bytes that a worker needs before any test, with room for small ones (measured 0.9 to 1.0 GB on torch 2.14)."""
@@ -63,6 +64,7 @@ class Request:
     timeout: float | None = None
     strict: bool | None = None
     collect_only: bool = False
+    times: Times = field(default_factory=Times)
     notes: tuple[str, ...] = ()
 
     def signature(self) -> dict[str, Any]:
@@ -269,9 +271,11 @@ class Session:
                 raise NothingSelectedError(
                     "no test file selected: give --upstream DIR, --suite wheel or FILE arguments"
                 )
-            weighted = [(target, file_weight(self._files.get(target.path))) for target in targets]
+            weighted = [
+                (target, expected_seconds(target, self._files.get(target.path), request.times)) for target in targets
+            ]
             if request.shard:
-                weighted = shard(weighted, *parse_shard(request.shard))
+                weighted = shard(weighted, *parse_shard(request.shard), request.times)
                 if not weighted:
                     raise NothingSelectedError(f"shard {request.shard} is empty: there are fewer files than shards")
             roots = self._roots(targets, trees)
@@ -309,7 +313,7 @@ class Session:
         request, policy = self.request, self.request.profile.policy
         jobs = request.jobs or policy.jobs or default_jobs()
         setup = self._setup(backend)
-        units = make_units(weighted, roots, jobs=jobs, files_per_process=policy.files_per_process)
+        units = make_units(weighted, roots, jobs=jobs, files_per_process=policy.files_per_process, times=request.times)
         for note in self.notes:
             self._say(note)
         with Progress(sys.stderr, len(units), collect_only=request.collect_only) as progress:
@@ -318,6 +322,7 @@ class Session:
                 jobs=jobs,
                 timeout=request.timeout or policy.timeout,
                 import_timeout=policy.import_timeout,
+                times=request.times,
                 on_progress=(lambda _: None) if quiet else progress.update,
                 on_result=(lambda _attempt, _final: None) if quiet else progress.result,
             )  # fmt: skip

@@ -84,7 +84,7 @@ class Unit:
 
     Attributes:
         number: names its files in the output folder.
-        weight: expected share of the work, for ordering.
+        weight: expected seconds, for ordering.
         only: ids to run; ``None`` means all of the targets'.
         attempt: 1, or more for a repetition of suspects.
     """
@@ -95,6 +95,11 @@ class Unit:
     weight: float = 0.0
     only: frozenset[str] | None = None
     attempt: int = 1
+
+    @property
+    def content(self) -> str:
+        """What it takes, the same whatever number the unit has: a resumed run may be divided for other workers."""
+        return repr((self.attempt, self.targets, None if self.only is None else sorted(self.only)))
 
     def without(self, paths: frozenset[str]) -> Unit:
         """The unit without some files."""

@@ -4,7 +4,6 @@ C28)."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import select
@@ -12,7 +11,6 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +21,7 @@ from conformance.inventory.model import FileRow
 from conformance.reports.accounts import BROKEN, Accounts, Attempt, Planned
 from conformance.runner.process import EXIT_GRACE, WorkerProcess
 from conformance.runner.spec import BUCKETS, Root, Setup, Target, Unit, WorkerSpec, bucket
+from conformance.times import Times
 
 TICK = 0.05
 """Seconds between two looks at the journals."""
@@ -71,6 +70,7 @@ class Supervisor:
         notes: things that went wrong around tests (a worker that died after its session, a class with a wrong label).
         interrupted: name of the signal that stopped the run, ``""`` without one.
         running: units that have a worker now.
+        finished_units: contents of units that are over, this run's or of the one that is resumed.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Supervisor:
         jobs: int,
         timeout: float,
         import_timeout: float,
+        times: Times,
         on_progress: Callable[[Supervisor], None] = lambda _: None,
         on_result: Callable[[Attempt, str], None] = lambda _attempt, _final: None,
     ) -> None:
@@ -91,6 +92,7 @@ class Supervisor:
         self.jobs = jobs
         self.timeout = timeout
         self.import_timeout = import_timeout
+        self.times = times
         self.accounts = Accounts(
             issues={rule.name: rule.issue for rule in setup.rules if rule.issue},
             expiries={rule.name: rule.expires.isoformat() for rule in setup.rules if rule.expires},
@@ -99,11 +101,12 @@ class Supervisor:
         self.notes: list[str] = []
         self.interrupted = ""
         self.running: list[WorkerProcess] = []
-        self.finished_units: set[int] = set()
+        self.finished_units: set[str] = set()
         self._on_progress = on_progress
         self._on_result = on_result
         self._spawned = 0
         self._fruitless: Counter[int] = Counter()
+        self._contents: dict[int, str] = {}
         state.mkdir(parents=True, exist_ok=True)
         (state / "pytest.ini").write_text(PYTEST_INI)
         self._log_path = state / "events.jsonl"
@@ -200,7 +203,9 @@ class Supervisor:
 
     def run(self, units: list[Unit]) -> None:
         """Works until every unit is done or a signal arrives."""
-        queue = deque(sorted((u for u in units if u.number not in self.finished_units), key=lambda u: -u.weight))
+        # A unit loses files that break; what is remembered as finished is what it was given.
+        self._contents |= {unit.number: unit.content for unit in units}
+        queue = deque(sorted((u for u in units if u.content not in self.finished_units), key=lambda u: -u.weight))
         with self._signals():
             try:
                 while (queue or self.running) and not self.interrupted:
@@ -270,7 +275,7 @@ class Supervisor:
         self.running.remove(worker)
         again = self._next(worker)
         if again is None:
-            self._enter({"e": "unit_done", "unit": worker.unit.number}, worker.unit.attempt)
+            self._enter({"e": "unit_done", "unit": self._contents[worker.unit.number]}, worker.unit.attempt)
             return []
         return [again]
 
@@ -279,7 +284,7 @@ class Supervisor:
             return EXIT_GRACE
         if worker.current:
             plan = self.accounts.planned.get(worker.current)
-            return self.timeout * (plan.factor if plan else 1.0)
+            return self.times.deadline(worker.current, self.timeout * (plan.factor if plan else 1.0))
         return max(self.import_timeout, self.timeout)
 
     def _overdue(self, worker: WorkerProcess) -> bool:
@@ -432,14 +437,3 @@ class Supervisor:
     def close(self) -> None:
         """Closes the state log."""
         self._log.close()
-
-
-def split(unit: Unit, parts: int) -> list[Unit]:
-    """Divides a one-file unit into ranges of buckets; numbers are the caller's business."""
-    (target,) = unit.targets
-    edges = [target.low + (target.high - target.low) * i // parts for i in range(parts + 1)]
-    return [
-        replace(unit, targets=(replace(target, low=low, high=high),), weight=unit.weight / parts)
-        for low, high in itertools.pairwise(edges)
-        if high > low
-    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,17 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.ids import normalise, parse
 from conformance.inventory.model import FileRow, MethodRow
-from conformance.runner.spec import Root, Target, Unit
-from conformance.runner.supervisor import split
+from conformance.runner.spec import Root, Target, Unit, bucket
+from conformance.times import Times
 
-WORTH_SPLITTING = 600.0
-"""Weight from which a second process repays importing the file twice."""
+WORTH_SPLITTING = 30.0
+"""Expected seconds from which a second process repays importing the file twice."""
+
+START = 4.5
+"""Seconds that a worker needs for importing torch, its test library and a file (spec §4)."""
+
+SECONDS = 0.05
+"""Of a test without a record."""
 
 _WEIGHTS = {"ops": 250.0, "modules": 120.0, "optims": 40.0, "dtypes": 8.0, "dtypesIfCPU": 8.0, "parametrize": 6.0}
 
@@ -28,12 +35,18 @@ def _method_weight(method: MethodRow) -> float:
     return weight
 
 
-def file_weight(row: FileRow | None) -> float:
-    """Expected number of test variants, from decorators; the import counts as a few tests."""
-    if row is None:
-        return 20.0
-    methods = [method for cls in row.classes for method in cls.tests] + row.functions
-    return 20.0 + sum(_method_weight(method) for method in methods)
+def expected_seconds(target: Target, row: FileRow | None, times: Times) -> float:
+    """How long a target takes on one worker: as recorded, else by the variants that its decorators promise.
+
+    Args:
+        target: a file, or tests of it.
+        row: of the file; ``None`` where it is not known.
+        times: of an earlier run.
+    """
+    if recorded := times.seconds(target.path, target.names):
+        return START + recorded
+    methods = [method for cls in row.classes for method in cls.tests] + row.functions if row is not None else []
+    return START + SECONDS * sum(map(_method_weight, methods))
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -119,58 +132,93 @@ def _suggest(name: str, files: dict[str, FileRow], is_file: bool) -> str:
     return what + (f"; near names: {', '.join(near)}" if near else "")
 
 
-def shard(targets: Sequence[tuple[Target, float]], index: int, count: int) -> list[tuple[Target, float]]:
+def shard(targets: Sequence[tuple[Target, float]], index: int, count: int, times: Times) -> list[tuple[Target, float]]:
     """One of ``count`` disjoint parts that together hold every target.
 
-    Depends on files and weights only, so a change of rules moves no test to another shard (C25).
+    Depends on files and recorded times only, so a change of rules moves no test to another shard (C25).
 
     Args:
-        targets: with their weights.
+        targets: with their expected seconds.
         index: from 1.
+        times: the same for every shard.
     """
-    total = sum(weight for _, weight in targets)
+    total = sum(seconds for _, seconds in targets)
     pieces: list[tuple[Target, float]] = []
-    for target, weight in targets:
-        parts = min(count, math.ceil(weight * count / total)) if weight >= WORTH_SPLITTING else 1
-        pieces += _pieces(target, weight, parts)
+    for target, seconds in targets:
+        pieces += divide(target, seconds, _parts(seconds, total, count), times)
     pieces.sort(key=lambda item: (-item[1], item[0].path, item[0].low))
     loads = [0.0] * count
     chosen = []
-    for target, weight in pieces:
+    for target, seconds in pieces:
         lightest = min(range(count), key=lambda number: (loads[number], number))
-        loads[lightest] += weight
+        loads[lightest] += seconds
         if lightest == index - 1:
-            chosen.append((target, weight))
+            chosen.append((target, seconds))
     return chosen
 
 
-def _pieces(target: Target, weight: float, parts: int) -> list[tuple[Target, float]]:
-    edges = [target.low + (target.high - target.low) * i // parts for i in range(parts + 1)]
+def _parts(seconds: float, total: float, count: int) -> int:
+    return min(count, math.ceil(seconds * count / total)) if seconds >= WORTH_SPLITTING else 1
+
+
+def divide(target: Target, seconds: float, parts: int, times: Times) -> list[tuple[Target, float]]:
+    """Cuts a target into ranges of buckets that take about equally long, each with its expected seconds.
+
+    A range may hold one test that is longer than its share; there are then fewer parts.
+    """
+    if parts == 1:
+        return [(target, seconds)]
+    slow: dict[int, float] = defaultdict(float)
+    for name, own in times.slow.items():
+        if name.startswith(f"{target.path}::") and target.low <= bucket(name) < target.high:
+            slow[bucket(name)] += own
+    rest = max(0.0, seconds - sum(slow.values())) / (target.high - target.low)
+    ends = list(itertools.accumulate(rest + slow[number] for number in range(target.low, target.high)))
+    edges = [target.low]
+    for part in range(1, parts):
+        share = ends[-1] * part / parts
+        edges.append(target.low + sum(end <= share for end in ends))
+    pairs = itertools.pairwise([*edges, target.high])
     return [
-        (replace(target, low=low, high=high), weight / parts) for low, high in itertools.pairwise(edges) if high > low
+        (replace(target, low=low, high=high), sum(rest + slow[number] for number in range(low, high)))
+        for low, high in pairs
+        if high > low
     ]
 
 
 def make_units(
-    targets: Sequence[tuple[Target, float]], roots: dict[str, Root], *, jobs: int, files_per_process: int
+    targets: Sequence[tuple[Target, float]],
+    roots: dict[str, Root],
+    *,
+    jobs: int,
+    files_per_process: int,
+    times: Times,
 ) -> list[Unit]:
-    """Targets → units of about equal work, big files divided so that no worker is left alone with one at the end."""
-    total = sum(weight for _, weight in targets)
+    """Targets → units of about equal work, big files divided so that no worker is left alone with one at the end.
+
+    Args:
+        targets: with their expected seconds.
+        roots: file → where it lies.
+        jobs: workers.
+        files_per_process: of files that are not divided.
+        times: of an earlier run.
+    """
+    total = sum(seconds for _, seconds in targets)
     units: list[Unit] = []
     batch: list[tuple[Target, float]] = []
 
     def flush() -> None:
         if batch:
-            units.append(Unit(0, roots[batch[0][0].path], tuple(t for t, _ in batch), sum(w for _, w in batch)))
+            units.append(Unit(0, roots[batch[0][0].path], tuple(t for t, _ in batch), sum(s for _, s in batch)))
             batch.clear()
 
-    for target, weight in sorted(targets, key=lambda item: (roots[item[0].path].prefix, -item[1], item[0].path)):
-        parts = min(jobs, math.ceil(weight * jobs / total)) if weight >= WORTH_SPLITTING else 1
-        if parts > 1:
-            units += split(Unit(0, roots[target.path], (target,), weight), parts)
+    for target, seconds in sorted(targets, key=lambda item: (roots[item[0].path].prefix, -item[1], item[0].path)):
+        pieces = divide(target, seconds, _parts(seconds, total, jobs), times)
+        if len(pieces) > 1:
+            units += (Unit(0, roots[target.path], (piece,), share) for piece, share in pieces)
             continue
         if batch and (roots[batch[0][0].path] != roots[target.path] or len(batch) >= files_per_process):
             flush()
-        batch.append((target, weight))
+        batch.append((target, seconds))
     flush()
     return [replace(unit, number=number) for number, unit in enumerate(units, 1)]

@@ -105,7 +105,7 @@ def test_C27_shards_merge_to_the_whole(conformance, runs):
     assert merged == json.loads((runs / "merged" / "summary.json").read_text())
     for name in whole.keys() - {"seconds"}:
         assert merged[name] == whole[name], name
-    written = {"results.jsonl", "junit.xml", "summary.json", "report.html"}
+    written = {"results.jsonl", "junit.xml", "summary.json", "report.html", "times.json"}
     assert {path.name for path in (runs / "merged").iterdir()} == written
     assert {path.name for path in (runs / "whole").iterdir()} == written
     assert merged["planned"] == 9 and merged["outcomes"] == {"failed": 3, "passed": 3, "skipped": 3}
