@@ -132,6 +132,11 @@ class DeviceProperties:
     stick_size: int = 128
     simulated: bool = True
 
+    @property
+    def multi_processor_count(self) -> int:
+        """The cores, by the name that Inductor asks for."""
+        return self.core_count
+
 
 def is_available() -> bool:
     """True when there are devices. Starts nothing; False for an invalid setting, whose error the first use shows."""
@@ -270,3 +275,13 @@ class _DefaultGenerators:
 
 
 default_generators = _DefaultGenerators()
+
+
+def __getattr__(name: str) -> Any:
+    """Inductor looks its backend up here. Importing that takes a second, so it waits until somebody asks."""
+    if name in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen"):
+        from spyre_backend.compiler.inductor import backend
+
+        backend.register()
+        return getattr(backend, name)
+    raise AttributeError(f"module 'torch.spyre' has no attribute {name!r}")

@@ -59,12 +59,13 @@ const bool registered = [] {
   // Referenced by PyTorch until the process ends.
   at::RegisterPrivateUse1HooksInterface(new SpyreHooks());
   // Asked for every tensor that is pickled. There is nothing to add, but a storage without memory would be
-  // written as an empty one.
+  // written as an empty one. Tensors that Python implements have none of their own: the compiler describes
+  // its fake tensors this way.
   using Metadata = std::unordered_map<std::string, bool>;
   torch::jit::TensorBackendMetaRegistry(
       c10::DeviceType::PrivateUse1,
       [](const at::Tensor& tensor, Metadata&) {
-        if (tensor.has_storage())
+        if (tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python))
           check_has_memory(*tensor.unsafeGetTensorImpl());
       },
       [](const at::Tensor&, Metadata&) {});

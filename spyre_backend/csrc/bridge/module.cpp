@@ -1,5 +1,6 @@
 // What Python sees of the bridge.
 #include "bridge/allocator.h"
+#include "bridge/fused_kernel.h"
 #include "bridge/generator.h"
 #include "bridge/host_allocator.h"
 #include "bridge/python_errors.h"
@@ -176,6 +177,14 @@ PYBIND11_MODULE(_C, module) {
     return py::make_tuple(py::cast(current_placement().domains), current_placement().granule);
   });
   module.def("launch_host_callback", &launch_host_callback);
+  module.def(
+      "run_fused_kernel",
+      [](std::uintptr_t kernel, int device, const std::vector<at::Tensor>& tensors,
+         const std::vector<std::int64_t>& numbers) {
+        run_fused_kernel(reinterpret_cast<FusedKernel>(kernel),
+                         checked_index(static_cast<c10::DeviceIndex>(device)), tensors, numbers);
+      },
+      Released());
   module.def("now", [] { return Runtime::get().scheduler().now(); }, Released());
   module.def("start_recording", [] { Runtime::get().scheduler().start_recording(); }, Released());
   module.def("take_recording", [] { return as_tuples(Runtime::get().scheduler().take_recording()); });

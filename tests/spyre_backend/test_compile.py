@@ -1,0 +1,179 @@
+"""torch.compile with Inductor on the device: the CPU's results, one compilation for many sizes, safe caches."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.utils import counters
+from torch._inductor.exc import InductorError
+from torch.utils import _pytree as pytree
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Every test traces anew; what was compiled before comes from Inductor's caches."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def on(device, args):
+    """Copies of arguments on a device, leaves that want gradients again."""
+    return pytree.tree_map_only(
+        torch.Tensor, lambda t: t.detach().clone().to(device).requires_grad_(t.requires_grad), args
+    )
+
+
+def assert_same(actual, expected):
+    actual, expected = pytree.tree_leaves(actual), pytree.tree_leaves(expected)
+    for one, other in zip(actual, expected, strict=True):
+        if isinstance(other, torch.Tensor):
+            assert one.device.type == "spyre"
+            torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-4, atol=1e-5)
+        else:
+            assert one == other
+
+
+def check(function, *args, compiled=None, device="spyre", gradients=False):
+    """Calls a function on the CPU and its compiled form on the device; compares results, arguments and gradients."""
+    compiled = compiled or torch.compile(function)
+    here, there = on("cpu", args), on(device, args)
+    torch.manual_seed(0)
+    expected = function(*here)
+    torch.manual_seed(0)
+    actual = compiled(*there)
+    assert_same(actual, expected)
+    if gradients:
+        sum(t.sin().sum() for t in pytree.tree_leaves(expected)).backward()
+        sum(t.sin().sum() for t in pytree.tree_leaves(actual)).backward()
+        assert_same([t.grad for t in there if t.requires_grad], [t.grad for t in here if t.requires_grad])
+    assert_same(there, here)
+
+
+def many_kinds(x, y, index, values):
+    """Fused kernels, matrix products, operators with several results, views, mutation of arguments."""
+    y.add_(1)
+    x[2:4].mul_(values[:2])
+    product = x @ y.t()
+    top, where = product.topk(2)
+    put = y.clone()
+    put[index] = values
+    return (
+        product.softmax(-1),
+        torch.cat([top, x.sort(-1).values], 1),
+        where,
+        put.t(),
+        put[1:3],
+        x.view(torch.int32) + 1,
+        torch.zeros_like(x).scatter_(0, index[:, None].expand(4, 9), values),
+        product.argmax(1).float() / x.std(),
+        (x.bfloat16() @ y.bfloat16().t()).sum(0),
+        x.shape[0],
+    )
+
+
+def test_a_graph_of_every_kind_of_operator_gives_the_cpus_results():
+    check(many_kinds, torch.randn(7, 9), torch.randn(7, 9), torch.tensor([0, 2, 1, 5]), torch.randn(4, 9))
+
+
+def block(image, weight, bias, projection):
+    """Convolution, normalisations, projection."""
+    hidden = F.batch_norm(F.conv2d(image, weight, bias, padding=1), None, None, training=True).relu()
+    hidden = F.max_pool2d(hidden, 2).flatten(2)
+    return F.layer_norm(F.gelu(hidden @ projection), (6,)).log_softmax(-1)
+
+
+def test_forward_and_backward_are_compiled():
+    check(
+        block,
+        torch.randn(2, 3, 8, 8, requires_grad=True),
+        torch.randn(4, 3, 3, 3, requires_grad=True),
+        torch.randn(4, requires_grad=True),
+        torch.randn(16, 6, requires_grad=True),
+        gradients=True,
+    )
+    assert counters["aot_autograd"]["total"] == 1
+
+
+def test_one_compilation_serves_all_sizes():
+    def function(x, y):
+        return (x @ y).relu().sum(-1) + x.shape[0]
+
+    compiled = torch.compile(function, dynamic=True)
+    for rows, inner, columns in ((5, 4, 6), (8, 3, 7), (130, 40, 11)):
+        check(function, torch.randn(rows, inner), torch.randn(inner, columns), compiled=compiled)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_random_numbers_are_those_of_the_devices_generator():
+    def function(x):
+        return F.dropout(x.sin(), 0.5) + torch.rand_like(x) * 2
+
+    with torch._inductor.config.patch(fallback_random=True):
+        check(function, torch.randn(7, 9))
+
+
+def test_branches_and_sizes_that_depend_on_data():
+    def function(x):
+        chosen = torch.cond(x.sum() > 0, torch.sin, lambda x: x.cos() * 2, (x,))
+        return chosen + x.nonzero().size(0), x.cpu().exp().to(x.device)
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(function)
+        check(function, torch.ones(3, 4), compiled=compiled)
+        check(function, -torch.ones(3, 4), compiled=compiled)
+
+
+def test_graphs_run_on_the_device_of_their_arguments():
+    def function(x, scalar):
+        return (x @ x.t()) * scalar + 1
+
+    x, scalar = torch.randn(4, 4), torch.tensor(3.0)
+    result = torch.compile(function)(x.to("spyre:1"), scalar)
+    assert result.device == torch.device("spyre:1")
+    torch.testing.assert_close(result.cpu(), function(x, scalar))
+
+
+def test_what_a_kernel_raises_reaches_the_caller():
+    compiled = torch.compile(lambda x, y: torch.div(x, y, rounding_mode="floor"))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        compiled(torch.tensor([4, 6], device="spyre"), torch.tensor([2, 0], device="spyre"))
+        torch.spyre.synchronize()
+
+
+def test_caches_are_keyed_by_the_compilers_version(monkeypatch):
+    from spyre_backend.compiler.inductor import backend
+
+    def run(version):
+        torch._dynamo.reset()
+        counters.clear()
+        monkeypatch.setattr(backend, "compiler_version", lambda: version)
+        torch.compile(lambda x: x * 3 + 1)(torch.ones(5, device="spyre"))
+        return counters["inductor"]["fxgraph_cache_hit"], counters["aot_autograd"]["autograd_cache_hit"]
+
+    run("first")
+    assert sum(run("first")) > 0
+    assert run("a version that nobody has compiled with") == (0, 0)
+
+
+def test_the_compilers_version_is_that_of_its_sources():
+    from spyre_backend.compiler.inductor import backend
+
+    assert backend.compiler_version() == backend.compiler_version.__wrapped__()
+    assert len(backend.compiler_version()) == 64
+
+
+def test_a_cpp_wrapper_is_refused_with_the_setting_to_change():
+    with torch._inductor.config.patch(cpp_wrapper=True), pytest.raises(InductorError, match="cpp_wrapper = False"):
+        torch.compile(lambda x: x + 1)(torch.ones(2, device="spyre"))
+
+
+def test_importing_torch_imports_neither_dynamo_nor_inductor(run_python):
+    run_python(
+        "import sys, torch\n"
+        "assert torch.spyre.is_available()\n"
+        "assert not {'torch._dynamo', 'torch._inductor'} & sys.modules.keys()\n"
+        "import torch._dynamo.device_interface as interface\n"
+        "assert interface.get_interface_for_device('spyre').device_count() == torch.spyre.device_count()\n"
+        "assert not torch.spyre.is_initialized()\n"
+    )
