@@ -4,10 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <string>
 #include <utility>
 
 namespace spyre::card {
 namespace {
+
+// Failures that an event keeps for who names an old version. Operations that were submitted and wait don't
+// depend on it: the scheduler hands them their failure when the event fires.
+constexpr std::size_t kKeptFailures = 64;
 
 std::string numbered() {
   static std::atomic<std::uint64_t> last{0};
@@ -35,9 +41,6 @@ void SoftwareEvent::signal(std::uint64_t version, Ticks time) {
       reached_ = version;
       time_ = time;
     }
-    // A version that failed earlier stays failed for those who still wait for it; older failures have no
-    // waiter left.
-    failures_.erase(failures_.begin(), failures_.lower_bound(std::min(version, reached_)));
   }
   reached_cv_.notify_all();
 }
@@ -45,9 +48,15 @@ void SoftwareEvent::signal(std::uint64_t version, Ticks time) {
 void SoftwareEvent::fail(std::uint64_t version, std::exception_ptr cause, Ticks time) {
   {
     const std::lock_guard lock(mutex_);
-    reached_ = std::max(reached_, version);
-    time_ = time;
+    if (version > reached_) {
+      reached_ = version;
+      time_ = time;
+    }
     failures_.emplace(version, std::move(cause));
+    if (failures_.size() > kKeptFailures) {
+      forgotten_ = failures_.begin()->first;
+      failures_.erase(failures_.begin());
+    }
   }
   reached_cv_.notify_all();
 }
@@ -59,8 +68,12 @@ bool SoftwareEvent::reached(std::uint64_t version) const {
 
 std::exception_ptr SoftwareEvent::failure(std::uint64_t version) const {
   const std::lock_guard lock(mutex_);
-  const auto failure = failures_.find(version);
-  return failure == failures_.end() ? nullptr : failure->second;
+  if (const auto failure = failures_.find(version); failure != failures_.end())
+    return failure->second;
+  if (version == 0 || version > forgotten_)
+    return nullptr;
+  return std::make_exception_ptr(InvalidArgument("version " + std::to_string(version) + " of " + name_ +
+                                                 " is so old that its outcome is no longer known"));
 }
 
 void SoftwareEvent::block(std::uint64_t version) const {

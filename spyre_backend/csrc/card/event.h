@@ -34,7 +34,8 @@ public:
 
   // True when `version` was signalled or failed. Version 0 always is.
   virtual bool reached(std::uint64_t version) const = 0;
-  // Why a reached version failed; null if it did not.
+  // Why a reached version failed; null if it did not. Of versions that are followed by many failures the
+  // outcome may be forgotten: then this is an InvalidArgument that says so, never null.
   virtual std::exception_ptr failure(std::uint64_t version) const = 0;
   // Blocks the calling thread until `version` is reached.
   virtual void block(std::uint64_t version) const = 0;
@@ -75,7 +76,8 @@ private:
   std::uint64_t announced_ = 0;
   std::uint64_t reached_ = 0;
   Ticks time_ = 0;
-  std::map<std::uint64_t, std::exception_ptr> failures_;
+  std::map<std::uint64_t, std::exception_ptr> failures_; // the latest
+  std::uint64_t forgotten_ = 0;                          // the latest failure that is no longer kept
 };
 
 class SoftwareEvents final : public EventBackend {

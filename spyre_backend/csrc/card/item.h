@@ -21,7 +21,7 @@ struct Item {
   std::vector<Item*> successors;
   std::size_t blockers = 0; // predecessors that have not completed
   bool has_footprint = false;
-  bool waits = false; // parked at its event
+  bool waits = false; // for a version that its event has not reached
 
   Pipeline* pipeline = nullptr; // null for waits and signals
   std::size_t kind = 0;         // index of the body
@@ -33,7 +33,8 @@ struct Item {
   bool fetched = false; // the fetch unit has read the program
   std::vector<std::byte> program;
   Ticks fetch_end = 0;
-  std::exception_ptr fault; // of the fetch
+  // What fails the queue in the operation's place: of the fetch, or of the version that a wait waits for.
+  std::exception_ptr fault;
 };
 
 } // namespace spyre::card

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -168,6 +169,7 @@ void Scheduler::submit(Queue& queue, Operation operation) {
   item.operation = std::move(operation);
   item.pipeline = pipeline_of(item);
   const auto* signal = std::get_if<EventSignal>(&item.operation.body);
+  const auto* wait = std::get_if<EventWait>(&item.operation.body);
 
   Lock lock(mutex_);
   if (queue.closed_) {
@@ -200,10 +202,10 @@ void Scheduler::submit(Queue& queue, Operation operation) {
   if (signal != nullptr) {
     if (SPYRE_MUTANT(event_signalled_at_issue))
       signal->event->signal(signal->version, time_now());
-    pending_signals_.emplace(std::pair(signal->event.get(), signal->version), &queue);
-    // Who waits for it may now be known to wait for ever.
-    wake_waiters(*signal->event);
+    expect(*signal, queue);
   }
+  if (wait != nullptr)
+    park(item, *wait);
   if (runs_here(queue, item)) {
     queue.in_flight_ = true;
     item.takes_place = item.pipeline->kind != PipelineKind::Host;
@@ -281,7 +283,7 @@ void Scheduler::pass_time_until(const std::function<bool()>& done) {
 
 void Scheduler::notify(const Event& event) {
   Lock lock(mutex_);
-  wake_waiters(event);
+  resolve_waits(event);
   settle(lock);
 }
 
@@ -524,14 +526,7 @@ void Scheduler::settle(Lock& lock) {
 void Scheduler::advance(Queue& queue) {
   while (!queue.in_flight_ && !queue.items_.empty()) {
     Item& item = *queue.items_.front();
-    const auto* wait = std::get_if<EventWait>(&item.operation.body);
-    const bool blocked =
-        item.blockers != 0 || (wait != nullptr && !queue.error_ && !wait->event->reached(wait->version));
-    if (blocked) {
-      if (item.blockers == 0 && !item.waits) {
-        item.waits = true;
-        waiting_[wait->event.get()].push_back(&queue);
-      }
+    if (item.blockers != 0 || (item.waits && !queue.error_)) {
       const std::uint64_t id = item.id;
       look_for_deadlock(queue);
       if (!queue.items_.empty() && queue.items_.front()->id == id)
@@ -560,10 +555,10 @@ void Scheduler::advance(Queue& queue) {
       bury_head(queue);
       continue;
     }
-    if (wait != nullptr) {
-      if (const auto cause = wait->event->failure(wait->version))
-        fail(queue,
-             std::make_exception_ptr(Poisoned("the work an event marks failed: " + text_of(cause), cause)));
+    if (std::holds_alternative<EventWait>(item.operation.body)) {
+      if (item.fault)
+        fail(queue, std::make_exception_ptr(
+                        Poisoned("the work an event marks failed: " + text_of(item.fault), item.fault)));
       bury_head(queue);
       continue;
     }
@@ -699,12 +694,10 @@ std::unique_ptr<Item> Scheduler::pop(Queue& queue) {
   }
   if (item->waits) {
     const auto& wait = std::get<EventWait>(item->operation.body);
-    const auto parked = waiting_.find(wait.event.get());
-    if (parked != waiting_.end()) {
-      std::erase(parked->second, &queue);
-      if (parked->second.empty())
-        waiting_.erase(parked);
-    }
+    const auto waiting = waiting_.find({wait.event.get(), wait.version});
+    std::erase(waiting->second, item.get());
+    if (waiting->second.empty())
+      waiting_.erase(waiting);
   }
   FetchUnit& unit = queue.device_.fetch_unit();
   if (!unit.queued.empty() && unit.queued.erase(item->id) != 0) {
@@ -732,23 +725,50 @@ void Scheduler::fail(Queue& queue, std::exception_ptr error) {
 }
 
 void Scheduler::fire(const EventSignal& signal, const std::exception_ptr& failure) {
-  pending_signals_.erase(std::pair<const Event*, std::uint64_t>(signal.event.get(), signal.version));
+  pending_signals_.erase(Version(signal.event.get(), signal.version));
   if (failure)
     signal.event->fail(signal.version, failure, time_now());
   else
     signal.event->signal(signal.version, time_now());
-  wake_waiters(*signal.event);
+  resolve_waits(*signal.event);
 }
 
-void Scheduler::wake_waiters(const Event& event) {
-  const auto parked = waiting_.find(&event);
-  if (parked == waiting_.end())
+// A signal was submitted: who waits for it may now be known to wait for ever.
+void Scheduler::expect(const EventSignal& signal, Queue& queue) {
+  const Event* event = signal.event.get();
+  const auto entry = pending_signals_.emplace(Version(event, signal.version), &queue).first;
+  // Waits for lower versions than this one's are about the signal before it, if there is one.
+  Version above(event, 0);
+  if (entry != pending_signals_.begin() && std::prev(entry)->first.first == event)
+    above.second = std::prev(entry)->first.second;
+  for (auto waiting = waiting_.upper_bound(above);
+       waiting != waiting_.end() && waiting->first <= Version(event, signal.version); ++waiting)
+    for (const Item* item : waiting->second)
+      changed_.push_back(item->queue);
+}
+
+// A wait gets its outcome when it is there, not when its turn comes: what the event knows by then may be of later
+// versions.
+void Scheduler::park(Item& item, const EventWait& wait) {
+  if (wait.event->reached(wait.version)) {
+    item.fault = wait.event->failure(wait.version);
     return;
-  for (Queue* queue : parked->second) {
-    queue->items_.front()->waits = false;
-    changed_.push_back(queue);
   }
-  waiting_.erase(parked);
+  item.waits = true;
+  waiting_[{wait.event.get(), wait.version}].push_back(&item);
+}
+
+void Scheduler::resolve_waits(const Event& event) {
+  auto waiting = waiting_.lower_bound({&event, 0});
+  while (waiting != waiting_.end() && waiting->first.first == &event &&
+         event.reached(waiting->first.second)) {
+    for (Item* item : waiting->second) {
+      item->waits = false;
+      item->fault = event.failure(waiting->first.second);
+      changed_.push_back(item->queue);
+    }
+    waiting = waiting_.erase(waiting);
+  }
   driven_.notify_all();
 }
 
@@ -788,9 +808,12 @@ void Scheduler::fetch_ahead(Device& device) {
 // --------------------------------------------------------------------------------------- deadlocks
 
 const EventWait* Scheduler::parked_wait(const Queue& queue) const {
-  if (queue.in_flight_ || queue.items_.empty() || !queue.items_.front()->waits)
+  if (queue.in_flight_ || queue.items_.empty())
     return nullptr;
-  return std::get_if<EventWait>(&queue.items_.front()->operation.body);
+  const Item& head = *queue.items_.front();
+  if (!head.waits || head.blockers != 0)
+    return nullptr;
+  return std::get_if<EventWait>(&head.operation.body);
 }
 
 std::vector<Queue*> Scheduler::blockers_of(const Queue& queue) const {

@@ -149,7 +149,9 @@ private:
   void bury_head(Queue& queue);
   void fail(Queue& queue, std::exception_ptr error);
   void fire(const EventSignal& signal, const std::exception_ptr& failure);
-  void wake_waiters(const Event& event);
+  void expect(const EventSignal& signal, Queue& queue);
+  void park(Item& item, const EventWait& wait);
+  void resolve_waits(const Event& event);
   void grant(TurnState& turn);
   const EventWait* parked_wait(const Queue& queue) const;
   void look_for_deadlock(Queue& queue);
@@ -179,8 +181,9 @@ private:
   std::vector<std::pair<Queue*, std::unique_ptr<Item>>> graves_;
   Tracker tracker_;
   std::unordered_map<std::uint64_t, Item*> tracked_; // outstanding operations with a footprint
-  std::unordered_map<const Event*, std::vector<Queue*>> waiting_;
-  std::map<std::pair<const Event*, std::uint64_t>, Queue*> pending_signals_;
+  using Version = std::pair<const Event*, std::uint64_t>;
+  std::map<Version, std::vector<Item*>> waiting_; // for versions that are not reached
+  std::map<Version, Queue*> pending_signals_;
   bool recording_ = false;
   std::vector<Interval> intervals_;
   std::vector<std::exception_ptr> ashes_; // errors nobody will see: destroyed without the lock, as graves are

@@ -306,6 +306,64 @@ TEST(R4_11_waiting_for_failed_work_fails) {
   CHECK(!ran);
 }
 
+TEST(R4_10_R4_11_a_version_that_failed_stays_failed_when_the_event_is_recorded_again) {
+  for (const ClockKind clock : {ClockKind::Wall, ClockKind::Virtual}) {
+    Card card(clock);
+    Queue& producer = card.open();
+    Queue& early = card.open();
+    Queue& late = card.open();
+    Gate gate;
+    const auto mark = event("mark");
+    if (clock == ClockKind::Wall)
+      early.submit(gate.operation());
+    producer.submit(throwing("the first cause"));
+    producer.submit(signal(mark));
+    early.submit(wait(mark));
+    message_of<std::runtime_error>([&] { producer.synchronize(); });
+    producer.submit(signal(mark));
+    producer.synchronize();
+    gate.open();
+    CHECK(contains(message_of<Poisoned>([&] { early.synchronize(); }), "the first cause"));
+    late.submit({EventWait{mark, 1}});
+    CHECK(contains(message_of<Poisoned>([&] { late.synchronize(); }), "the first cause"));
+    late.submit(wait(mark));
+    late.synchronize();
+  }
+}
+
+TEST(R4_10_R4_11_waits_keep_their_outcome_however_often_the_event_is_recorded_again) {
+  // Half of the versions fail; each wait is behind a gate until all have been recorded.
+  constexpr std::uint64_t kVersions = 2'000;
+  Card card;
+  Queue& producer = card.open();
+  Gate gate;
+  const auto mark = event("mark");
+  std::vector<Queue*> consumers;
+  for (std::uint64_t version = 1; version <= kVersions; ++version) {
+    if (version % 2 == 0)
+      producer.submit(throwing("number " + std::to_string(version)));
+    producer.submit(signal(mark));
+    if (version % 100 < 2) {
+      consumers.push_back(&card.open());
+      consumers.back()->submit(gate.operation());
+      consumers.back()->submit(wait(mark));
+    }
+    if (version % 2 == 0)
+      CHECK(producer.drain() != nullptr);
+  }
+  gate.open();
+  for (std::size_t i = 0; i < consumers.size(); ++i) {
+    if (i % 2 == 0)
+      consumers[i]->synchronize();
+    else
+      CHECK(contains(message_of<Poisoned>([&] { consumers[i]->synchronize(); }),
+                     "number " + std::to_string((i + 1) / 2 * 100)));
+  }
+  // What nobody waited for is forgotten, and never taken for a success.
+  CHECK(mark->failure(kVersions) != nullptr && mark->failure(kVersions - 1) == nullptr);
+  CHECK(contains(message_of<Poisoned>([&] { card.scheduler.wait(*mark, 2); }), "no longer known"));
+}
+
 TEST(R4_11_a_producer_that_ends_first_fails_its_waiters_at_once) {
   Card card;
   Queue& producer = card.open();
