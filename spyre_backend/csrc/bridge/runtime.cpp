@@ -20,10 +20,12 @@ thread_local c10::DeviceIndex tls_device = 0;
 thread_local std::vector<card::QueueId> tls_streams;
 thread_local card::Placement tls_placement;
 
-std::byte* resolve_peer(const card::Span& span) {
+card::Device* resolve_peer(std::uint64_t position) {
   Runtime& runtime = Runtime::get();
-  const auto index = static_cast<c10::DeviceIndex>(span.position / runtime.arena_per_device());
-  return runtime.device(index).access(span);
+  const std::uint64_t index = position / runtime.arena_per_device();
+  return index < static_cast<std::uint64_t>(device_count())
+             ? &runtime.device(static_cast<c10::DeviceIndex>(index))
+             : nullptr;
 }
 
 } // namespace

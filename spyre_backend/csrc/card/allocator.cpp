@@ -358,13 +358,22 @@ void RegionAllocator::free(Block* block) {
   give_node(block);
 }
 
+const Block* RegionAllocator::holder_of(std::uint64_t position) const {
+  const auto after = live_.upper_bound(position);
+  if (after == live_.begin())
+    return nullptr;
+  const Block* block = std::prev(after)->second;
+  return position - block->position < block->length ? block : nullptr;
+}
+
+Use RegionAllocator::use_of(const Block& block) const {
+  return block.region == kManyRegions ? interleaved_.at(&block).use : regions_[block.region].use;
+}
+
 Description RegionAllocator::describe(std::uint64_t position) const {
   const std::lock_guard lock(mutex_);
-  auto entry = live_.upper_bound(position);
-  if (entry == live_.begin())
-    return {};
-  const Block* block = std::prev(entry)->second;
-  if (position - block->position >= block->length)
+  const Block* block = holder_of(position);
+  if (block == nullptr)
     return {};
   const auto chunk_of = [](const Block& piece) { return Chunk{piece.region, piece.offset, piece.length}; };
   if (block->region != kManyRegions)
@@ -384,25 +393,21 @@ Block* RegionAllocator::at(std::uint64_t position) const {
 
 std::optional<Block> RegionAllocator::find(std::uint64_t position) const {
   const std::lock_guard lock(mutex_);
-  auto entry = live_.upper_bound(position);
-  if (entry == live_.begin())
-    return std::nullopt;
-  const Block* block = std::prev(entry)->second;
-  if (position - block->position >= block->length)
-    return std::nullopt;
-  return *block;
+  const Block* block = holder_of(position);
+  return block == nullptr ? std::nullopt : std::optional(*block);
 }
 
-void RegionAllocator::check(std::uint64_t position, std::uint64_t bytes) const {
+Use RegionAllocator::check(std::uint64_t position, std::uint64_t bytes) const {
   if (bytes == 0)
-    return;
-  const auto block = find(position);
-  if (!block)
+    return Use::Tensor;
+  const std::lock_guard lock(mutex_);
+  const Block* block = holder_of(position);
+  if (block == nullptr)
     throw MemoryFault("access of " + std::to_string(bytes) + " bytes at position " +
                       std::to_string(position) + ": no live allocation is there");
   const std::uint64_t within = position - block->position;
   if (bytes <= block->length - within)
-    return;
+    return use_of(*block);
   const std::string where =
       block->region == kManyRegions
           ? "byte " + std::to_string(within) + " of an interleaved allocation"
@@ -483,15 +488,6 @@ std::vector<RegionInfo> RegionAllocator::regions_locked() const {
 std::vector<RegionInfo> RegionAllocator::regions() const {
   const std::lock_guard lock(mutex_);
   return regions_locked();
-}
-
-Use RegionAllocator::use_of(std::uint64_t position) const {
-  const std::lock_guard lock(mutex_);
-  const auto entry = live_.upper_bound(position);
-  if (entry == live_.begin())
-    return Use::Tensor;
-  const Block* block = std::prev(entry)->second;
-  return block->region == kManyRegions ? interleaved_.at(block).use : regions_[block->region].use;
 }
 
 MemoryStats RegionAllocator::stats() const {

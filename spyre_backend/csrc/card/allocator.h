@@ -136,13 +136,12 @@ public:
   Block* at(std::uint64_t position) const;
   // The live block that holds `position` of the arena, as a copy; none if the position is free.
   std::optional<Block> find(std::uint64_t position) const;
-  // Throws MemoryFault unless [position, position + bytes) lies inside one live block.
-  void check(std::uint64_t position, std::uint64_t bytes) const;
+  // What the memory of [position, position + bytes) is for. Throws MemoryFault unless it lies inside one live
+  // block; no bytes are always right, and Tensor.
+  Use check(std::uint64_t position, std::uint64_t bytes) const;
 
   // The allocation that holds `position` of the arena; no chunks if none does.
   Description describe(std::uint64_t position) const;
-  // What the memory at a position is for; Tensor where no live block is.
-  Use use_of(std::uint64_t position) const;
   // The regions in use, by id.
   std::vector<RegionInfo> regions() const;
 
@@ -154,7 +153,6 @@ public:
   void reset_peaks();
   void reset_totals();
 
-  const MemoryOptions& options() const { return options_; }
   std::uint64_t capacity() const { return capacity_; }
   // Bytes that are not part of a live block, whether in a region or not yet reserved.
   std::uint64_t free_bytes() const;
@@ -206,6 +204,9 @@ private:
   Pool& pool_of(const Block& block) {
     return pool(regions_[block.region].use, regions_[block.region].domain);
   }
+  // The live block that holds a position of the arena; null if none does.
+  const Block* holder_of(std::uint64_t position) const;
+  Use use_of(const Block& block) const;
   void check_placement(const Placement& placement) const;
   std::uint32_t emptiest_domain() const;
   static Block* find_fit(const Pool& pool, std::uint64_t length);

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <exception>
 #include <limits>
-#include <optional>
 #include <string>
 #include <variant>
 
@@ -77,16 +76,30 @@ bool Device::idle() const {
   return true;
 }
 
-std::byte* Device::access(const Span& span) const {
-  if (!holds(span.position) && peers_ != nullptr)
-    return peers_(span);
-  memory_.check(span.position, span.bytes);
-  return arena_.backing(span.position);
+const Device& Device::owner_of(std::uint64_t position) const {
+  const Device* peer = holds(position) || peers_ == nullptr ? nullptr : peers_(position);
+  return peer == nullptr ? *this : *peer;
 }
 
-std::vector<std::byte> Device::read_program(const Span& span) {
-  const std::byte* bytes = access(span);
-  const std::lock_guard lock(program_mutex_);
+std::byte* Device::access(const Span& span) const {
+  const Device& owner = owner_of(span.position);
+  owner.memory_.check(span.position, span.bytes);
+  return owner.arena_.backing(span.position);
+}
+
+template <class Store> void Device::write(const Span& span, Store&& store) const {
+  const Device& owner = owner_of(span.position);
+  const Use use = owner.memory_.check(span.position, span.bytes);
+  std::unique_lock lock(owner.program_mutex_, std::defer_lock);
+  if (use == Use::Program)
+    lock.lock();
+  store(owner.arena_.backing(span.position));
+}
+
+std::vector<std::byte> Device::read_program(const Span& span) const {
+  const Device& owner = owner_of(span.position);
+  const std::byte* bytes = owner.access(span);
+  const std::lock_guard lock(owner.program_mutex_);
   return {bytes, bytes + span.bytes};
 }
 
@@ -96,17 +109,14 @@ void Device::execute(Operation& operation, std::span<const std::byte> program) {
   } else if (auto* compute = std::get_if<Compute>(&operation.body)) {
     compute->kernel(program);
   } else if (const auto* in = std::get_if<CopyToDevice>(&operation.body)) {
-    std::byte* target = access(in->device);
-    std::optional<std::lock_guard<std::mutex>> lock;
-    if (memory_.use_of(in->device.position) == Use::Program)
-      lock.emplace(program_mutex_);
-    std::memcpy(target, in->host, in->device.bytes);
+    write(in->device, [&](std::byte* target) { std::memcpy(target, in->host, in->device.bytes); });
   } else if (const auto* out = std::get_if<CopyToHost>(&operation.body)) {
     std::memcpy(out->host, access(out->device), out->device.bytes);
   } else if (const auto* across = std::get_if<CopyPeer>(&operation.body)) {
-    std::memcpy(access(across->target), access(across->source), across->source.bytes);
+    const std::byte* source = access(across->source);
+    write(across->target, [&](std::byte* target) { std::memcpy(target, source, across->target.bytes); });
   } else if (const auto* fill = std::get_if<Fill>(&operation.body)) {
-    std::memset(access(fill->device), fill->value, fill->device.bytes);
+    write(fill->device, [&](std::byte* target) { std::memset(target, fill->value, fill->device.bytes); });
   }
 }
 

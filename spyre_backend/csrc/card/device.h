@@ -67,10 +67,10 @@ public:
   // it.
   void execute(Operation& operation, std::span<const std::byte> program);
   // The bytes of a program at this moment. Throws MemoryFault as access() does.
-  std::vector<std::byte> read_program(const Span& span);
+  std::vector<std::byte> read_program(const Span& span) const;
 
-  // Tells devices of one arena apart: resolves a span of another device for peer copies.
-  using Resolver = std::byte* (*)(const Span&);
+  // Tells devices of one arena apart, for peer copies: the device that has a position, null if none has.
+  using Resolver = Device* (*)(std::uint64_t position);
   void set_peer_resolver(Resolver resolver) { peers_ = resolver; }
 
   bool holds(std::uint64_t position) const {
@@ -78,6 +78,12 @@ public:
   }
 
 private:
+  // This device, or the peer that has the position.
+  const Device& owner_of(std::uint64_t position) const;
+  // Runs `store(address)` with the host address of a span that an operation fills. Every operation that writes
+  // goes through here, so that the fetch unit never sees half of a program.
+  template <class Store> void write(const Span& span, Store&& store) const;
+
   Scheduler& scheduler_;
   const Arena& arena_;
   const std::uint64_t position_;
@@ -90,7 +96,7 @@ private:
   Pipeline to_host_;
   Pipeline peer_;
   FetchUnit fetch_unit_;
-  std::mutex program_mutex_; // a program is either written or read
+  mutable std::mutex program_mutex_; // a program is either written or read
   mutable std::mutex queues_mutex_;
   std::map<QueueId, std::unique_ptr<Queue>> queues_;
   Queue* default_queue_;

@@ -7,9 +7,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 namespace spyre::card {
+
+// One reading of a program, by who comes first: a thread that reads ahead, or the one that runs the Compute.
+struct Fetch {
+  explicit Fetch(const Span& program) : program(program) {}
+
+  const Span program;
+  std::once_flag once;
+  std::vector<std::byte> bytes;
+  std::exception_ptr fault;
+  // When it was read; `end` stays before `start` where nobody asked. On the virtual clock set by the scheduler.
+  Ticks start = 0;
+  Ticks end = -1;
+};
 
 struct Item {
   Operation operation;
@@ -30,11 +45,8 @@ struct Item {
   Ticks start = 0;
   Ticks end = 0;
 
-  bool fetched = false; // the fetch unit has read the program
-  std::vector<std::byte> program;
-  Ticks fetch_end = 0;
-  // What fails the queue in the operation's place: of the fetch, or of the version that a wait waits for.
-  std::exception_ptr fault;
+  std::shared_ptr<Fetch> fetch; // null while nobody has begun to read the program
+  std::exception_ptr fault;     // why the version that a wait waits for failed
 };
 
 } // namespace spyre::card

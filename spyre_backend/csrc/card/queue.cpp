@@ -26,7 +26,7 @@ std::exception_ptr Queue::error() const {
 
 std::size_t Queue::pending() const {
   const std::lock_guard lock(scheduler_.mutex_);
-  return items_.size();
+  return pending_locked();
 }
 
 } // namespace spyre::card

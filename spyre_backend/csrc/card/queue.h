@@ -80,7 +80,7 @@ public:
   std::exception_ptr drain(std::uint64_t* order = nullptr) { return scheduler_.drain(*this, order); }
   // The first error since the last synchronisation; null if there is none.
   std::exception_ptr error() const;
-  // Operations submitted and not completed.
+  // Operations submitted and not completed; one that computes on its caller's thread counts too.
   std::size_t pending() const;
 
   // Gives up what is queued and has not started: it fails with `cause`, and so does who waits for it.
@@ -109,10 +109,13 @@ private:
   const std::int64_t id_;
   const int priority_;
 
+  std::size_t pending_locked() const { return items_.size() + (direct_ ? 1 : 0); }
+
   // Guarded by the scheduler's lock.
   std::deque<std::unique_ptr<Item>> items_;
   bool in_flight_ = false;      // the head is with its pipeline, or a turn holds the queue
-  unsigned burying_ = 0;        // completed operations that are being destroyed
+  bool direct_ = false;         // a turn holds the queue that was granted without becoming an item
+  unsigned outside_ = 0;        // things done for it without the lock: programs read, operations destroyed
   std::uint64_t last_ = 0;      // number of the latest operation submitted
   std::uint64_t completed_ = 0; // number of the latest operation completed
   std::exception_ptr error_;

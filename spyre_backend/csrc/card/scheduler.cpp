@@ -11,6 +11,7 @@
 #include <cstring>
 #include <iterator>
 #include <set>
+#include <span>
 #include <string>
 
 namespace spyre::card {
@@ -45,7 +46,7 @@ template <class... Cases> Match(Cases...) -> Match<Cases...>;
 constexpr std::array kLabels{"host callback", "copy to device", "copy to host", "copy to peer",
                              "compute",       "fill",           "signal",       "wait"};
 
-void check_sticks(const Operation& operation) {
+void check_transfer(const Operation& operation) {
   const auto check = [](const Span& span) {
     if (span.position % kStickBytes != 0)
       throw InvalidArgument("a transfer starts at position " + std::to_string(span.position) +
@@ -58,6 +59,10 @@ void check_sticks(const Operation& operation) {
                  [&](const CopyPeer& op) {
                    check(op.source);
                    check(op.target);
+                   if (op.source.bytes != op.target.bytes)
+                     throw InvalidArgument("a copy between devices has a source of " +
+                                           std::to_string(op.source.bytes) + " bytes and a target of " +
+                                           std::to_string(op.target.bytes));
                  },
                  [](const auto&) {},
              },
@@ -152,13 +157,13 @@ Ticks Scheduler::cost_of(const Item& item) const {
                     [](const auto&) { return Ticks{0}; },
                 },
                 operation.body);
-  return own + std::max(Ticks{0}, item.fetch_end - item.start);
+  return own + (item.fetch == nullptr ? 0 : std::max(Ticks{0}, item.fetch->end - item.start));
 }
 
 // ---------------------------------------------------------------------------------- from the host
 
 void Scheduler::submit(Queue& queue, Operation operation) {
-  check_sticks(operation);
+  check_transfer(operation);
   auto owned = std::make_unique<Item>();
   Item& item = *owned;
   item.queue = &queue;
@@ -234,7 +239,7 @@ std::exception_ptr Scheduler::drain(Queue& queue, std::uint64_t* order) {
     return nullptr;
   Lock lock(mutex_);
   const std::uint64_t target = queue.last_;
-  const auto done = [&] { return queue.completed_ >= target && queue.burying_ == 0; };
+  const auto done = [&] { return queue.completed_ >= target && queue.outside_ == 0; };
   if (options_.clock == ClockKind::Virtual)
     drive(lock, done);
   if (!done()) {
@@ -250,7 +255,7 @@ std::exception_ptr Scheduler::drain(Queue& queue, std::uint64_t* order) {
 bool Scheduler::idle(Queue& queue) {
   Lock lock(mutex_);
   spend(lock, options_.costs.event);
-  return queue.items_.empty() && !queue.in_flight_ && queue.burying_ == 0;
+  return queue.items_.empty() && !queue.in_flight_ && queue.outside_ == 0;
 }
 
 void Scheduler::wait(const Event& event, std::uint64_t version) {
@@ -300,7 +305,7 @@ void Scheduler::close(Queue& queue) {
     return;
   Lock lock(mutex_);
   queue.closed_ = true;
-  const auto done = [&] { return queue.items_.empty() && !queue.in_flight_ && queue.burying_ == 0; };
+  const auto done = [&] { return queue.items_.empty() && !queue.in_flight_ && queue.outside_ == 0; };
   while (!done()) {
     if (const EventWait* wait = parked_wait(queue); wait != nullptr && blockers_of(queue).empty()) {
       fail(queue,
@@ -309,10 +314,12 @@ void Scheduler::close(Queue& queue) {
       bury_head(queue);
       changed_.push_back(&queue);
       settle(lock);
-    } else if (options_.clock == ClockKind::Virtual &&
-               !(driver_ != std::thread::id{} && driver_ != std::this_thread::get_id())) {
+      continue;
+    }
+    if (options_.clock == ClockKind::Virtual)
       drive(lock, done);
-    } else {
+    // What is left is with another thread.
+    if (!done()) {
       ++queue.sleepers_;
       queue.changed_.wait(lock);
       --queue.sleepers_;
@@ -322,7 +329,7 @@ void Scheduler::close(Queue& queue) {
 
 bool Scheduler::all_idle() const {
   return std::all_of(queues_.begin(), queues_.end(), [](const Queue* queue) {
-    return queue->items_.empty() && !queue->in_flight_ && queue->burying_ == 0;
+    return queue->items_.empty() && !queue->in_flight_ && queue->outside_ == 0;
   });
 }
 
@@ -332,11 +339,13 @@ void Scheduler::shut_down() {
     closed_ = true;
     for (Queue* queue : queues_)
       queue->closed_ = true;
-    if (options_.clock == ClockKind::Virtual)
-      drive(lock, [&] { return all_idle(); });
     while (!all_idle()) {
+      if (options_.clock == ClockKind::Virtual)
+        drive(lock, [&] { return all_idle(); });
+      if (all_idle())
+        break;
       const bool moving = std::any_of(queues_.begin(), queues_.end(), [](const Queue* queue) {
-        return queue->in_flight_ || queue->burying_ != 0;
+        return queue->in_flight_ || queue->outside_ != 0;
       });
       // No signal can come any more when nothing runs and nothing can be submitted.
       if (moving || !give_up_waits(/*shutting_down=*/true))
@@ -388,7 +397,7 @@ std::size_t Scheduler::outstanding() {
   const Lock lock(mutex_);
   std::size_t count = 0;
   for (const Queue* queue : queues_)
-    count += queue->items_.size();
+    count += queue->pending_locked();
   return count;
 }
 
@@ -413,7 +422,7 @@ void Scheduler::begin_turn(Queue& queue, TurnState& turn) {
       (turn.borrowed || (compute.running == 0 && compute.ready.empty()))) {
     if (queue.error_)
       std::rethrow_exception(std::exchange(queue.error_, nullptr));
-    queue.in_flight_ = true;
+    queue.in_flight_ = queue.direct_ = true;
     if (!turn.borrowed)
       ++compute.running;
     turn.id = queue.last_ = next_item_++;
@@ -460,7 +469,7 @@ void Scheduler::end_turn(Queue& queue, TurnState& turn) noexcept {
     if (recording_ && turn.start != 0)
       intervals_.push_back(
           {compute.device, compute.kind, queue.id_, turn.id, "compute", turn.start, time_now()});
-    queue.in_flight_ = false;
+    queue.in_flight_ = queue.direct_ = false;
     queue.completed_ = turn.id;
     if (!turn.borrowed)
       --compute.running;
@@ -503,21 +512,31 @@ void Scheduler::settle(Lock& lock) {
       changed_.pop_front();
       advance(*queue);
     }
-    if (graves_.empty() && ashes_.empty())
+    if (graves_.empty() && ashes_.empty() && fetches_.empty())
       break;
-    // Destroying an operation may run anything, for instance free memory or submit.
+    // Destroying an operation may run anything, for instance free memory or submit; a program may be large.
     auto graves = std::exchange(graves_, {});
     auto ashes = std::exchange(ashes_, {});
+    auto fetches = std::exchange(fetches_, {});
+    const bool timed = recording_ && options_.clock == ClockKind::Wall;
     lock.unlock();
+    for (auto& [queue, fetch] : fetches) {
+      read(*fetch, queue->device_, timed);
+      fetch.reset();
+    }
     for (auto& [queue, item] : graves)
       item.reset();
     ashes.clear();
     lock.lock();
-    for (const auto& [queue, item] : graves) {
-      --queue->burying_;
-      if (queue->sleepers_ != 0)
-        queue->changed_.notify_all();
-    }
+    const auto release = [](Queue& queue) {
+      --queue.outside_;
+      if (queue.sleepers_ != 0)
+        queue.changed_.notify_all();
+    };
+    for (const auto& [queue, item] : graves)
+      release(*queue);
+    for (const auto& [queue, fetch] : fetches)
+      release(*queue);
   }
   if (closed_)
     quiet_.notify_all();
@@ -629,8 +648,8 @@ void Scheduler::begin(Item& item) {
   const auto* compute = std::get_if<Compute>(&item.operation.body);
   if (compute == nullptr || compute->program.bytes == 0)
     return;
-  if (!item.fetched)
-    fetch(item);
+  if (item.fetch == nullptr)
+    fetch(item, /*ahead=*/false);
   Device& device = item.queue->device_;
   FetchUnit& unit = device.fetch_unit();
   unit.queued.erase(item.id);
@@ -644,12 +663,18 @@ void Scheduler::run(Item& item, Lock& lock) {
   const Frame frame{item.queue, item.takes_place ? item.pipeline : nullptr, innermost};
   lock.unlock();
   innermost = &frame;
-  std::exception_ptr error = item.fault;
+  std::exception_ptr error;
+  std::span<const std::byte> program;
+  if (item.fetch != nullptr) {
+    read(*item.fetch, item.queue->device_, timed);
+    error = item.fetch->fault;
+    program = item.fetch->bytes;
+  }
   if (timed)
     item.start = time_now();
   try {
     if (!error)
-      item.queue->device_.execute(item.operation, item.program);
+      item.queue->device_.execute(item.operation, program);
   } catch (...) {
     error = std::current_exception();
   }
@@ -658,6 +683,8 @@ void Scheduler::run(Item& item, Lock& lock) {
   // What the operation held is free before anybody can know that it has completed.
   item.operation.body = HostCallback{};
   item.operation.keeps.reset();
+  if (item.fetch != nullptr)
+    item.fetch->bytes = std::vector<std::byte>();
   innermost = frame.outer;
   lock.lock();
   if (error)
@@ -673,6 +700,8 @@ void Scheduler::complete(Item& item) {
   // end.
   if (recording_ && (item.takes_place || item.turn == nullptr) && item.end >= item.start)
     record(item, pipeline.kind, item.start, item.end);
+  if (recording_ && item.fetch != nullptr && item.fetch->end >= item.fetch->start)
+    record(item, PipelineKind::Fetch, item.fetch->start, item.fetch->end);
   if (item.takes_place)
     --pipeline.running;
   queue.in_flight_ = false;
@@ -711,7 +740,7 @@ std::unique_ptr<Item> Scheduler::pop(Queue& queue) {
 }
 
 void Scheduler::bury_head(Queue& queue) {
-  ++queue.burying_;
+  ++queue.outside_;
   graves_.emplace_back(&queue, pop(queue));
 }
 
@@ -780,18 +809,32 @@ void Scheduler::record(const Item& item, PipelineKind kind, Ticks start, Ticks e
 
 // -------------------------------------------------------------------------------------- fetch unit
 
-void Scheduler::fetch(Item& item) {
+void Scheduler::fetch(Item& item, bool ahead) {
   const Span& program = std::get<Compute>(item.operation.body).program;
-  item.fetched = true;
-  try {
-    item.program = item.queue->device_.read_program(program);
-  } catch (...) {
-    item.fault = std::current_exception();
+  item.fetch = std::make_shared<Fetch>(program);
+  if (options_.clock == ClockKind::Virtual) {
+    item.fetch->start = sim_now_;
+    item.fetch->end = sim_now_ + CostModel::at_rate(program.bytes, options_.costs.memory_rate);
+  } else if (!ahead) {
+    // Whoever runs the Compute reads first.
+    return;
   }
-  if (options_.clock == ClockKind::Virtual)
-    item.fetch_end = sim_now_ + CostModel::at_rate(program.bytes, options_.costs.memory_rate);
-  if (recording_)
-    record(item, PipelineKind::Fetch, time_now(), std::max(time_now(), item.fetch_end));
+  ++item.queue->outside_;
+  fetches_.emplace_back(item.queue, item.fetch);
+}
+
+void Scheduler::read(Fetch& fetch, const Device& device, bool timed) const {
+  std::call_once(fetch.once, [&] {
+    if (timed)
+      fetch.start = time_now();
+    try {
+      fetch.bytes = device.read_program(fetch.program);
+    } catch (...) {
+      fetch.fault = std::current_exception();
+    }
+    if (timed)
+      fetch.end = time_now();
+  });
 }
 
 void Scheduler::fetch_ahead(Device& device) {
@@ -801,7 +844,7 @@ void Scheduler::fetch_ahead(Device& device) {
   Item& next = *unit.queued.begin()->second;
   if (std::get<Compute>(next.operation.body).fetch_barrier && !SPYRE_MUTANT(barrier_dropped))
     return;
-  fetch(next);
+  fetch(next, /*ahead=*/true);
   unit.held = &next;
 }
 

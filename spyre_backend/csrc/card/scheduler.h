@@ -31,6 +31,8 @@ enum class ClockKind { Wall, Virtual };
 
 // One operation on its way through a queue.
 struct Item;
+// One reading of a program.
+struct Fetch;
 // A caller that holds its queue while it computes on its own thread.
 struct TurnState;
 
@@ -158,7 +160,8 @@ private:
   std::vector<Queue*> blockers_of(const Queue& queue) const;
   bool give_up_waits(bool shutting_down);
   void fetch_ahead(Device& device);
-  void fetch(Item& item);
+  void fetch(Item& item, bool ahead);
+  void read(Fetch& fetch, const Device& device, bool timed) const; // without the lock
   void work(Pipeline& pipeline);
   void record(const Item& item, PipelineKind kind, Ticks start, Ticks end);
   std::vector<Interval> taken_recording();
@@ -186,7 +189,8 @@ private:
   std::map<Version, Queue*> pending_signals_;
   bool recording_ = false;
   std::vector<Interval> intervals_;
-  std::vector<std::exception_ptr> ashes_; // errors nobody will see: destroyed without the lock, as graves are
+  std::vector<std::pair<Queue*, std::shared_ptr<Fetch>>> fetches_; // decided and not yet read
+  std::vector<std::exception_ptr> ashes_;                          // errors nobody will see: destroyed without the lock, as graves are
   bool closed_ = false;
   std::condition_variable quiet_; // something completed while shut_down() waits
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 using namespace spyre::card;
@@ -223,6 +224,80 @@ TEST(S_4_reading_ahead_hides_the_time_of_the_fetch) {
     return card.scheduler.now();
   };
   CHECK(duration(false) < duration(true) - 300 * kMicro);
+}
+
+TEST(S_4_a_program_is_never_read_while_an_operation_writes_it) {
+  // Every write sets all bytes; one that the fetch unit sees half of leaves two values in the program.
+  constexpr std::uint64_t kBytes = 8 * kMiB;
+  Card card;
+  Block* program = card.device.memory().allocate(kBytes, Use::Program);
+  Block* source = card.device.memory().allocate(kBytes);
+  const Span span{program->position, kBytes}, ones{source->position, kBytes};
+  Queue& writer = card.open();
+  Queue& reader = card.open();
+  std::vector<char> threes(kBytes, 3);
+  writer.submit({Fill{ones, 1}});
+  writer.submit({Fill{span, 1}});
+  writer.synchronize();
+  std::atomic<bool> stop{false};
+  std::thread writing([&] {
+    while (!stop) {
+      writer.submit({CopyPeer{ones, span}});
+      writer.submit({Fill{span, 2}});
+      writer.submit({CopyToDevice{threes.data(), span}});
+    }
+  });
+  std::atomic<int> torn{0};
+  for (int i = 0; i < 20 && torn == 0; ++i) {
+    Gate gate;
+    reader.submit(gate.operation());
+    reader.submit({Compute{[&](std::span<const std::byte> bytes) {
+                             if (std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) != 0)
+                               ++torn;
+                           },
+                           span, /*fetch_barrier=*/false}});
+    gate.open();
+    reader.synchronize();
+  }
+  stop = true;
+  writing.join();
+  card.device.synchronize();
+  CHECK(torn == 0);
+  card.device.memory().free(source);
+  card.device.memory().free(program);
+}
+
+TEST(reading_a_large_program_holds_up_nobody) {
+  // Somebody else's operations run while the fetch unit reads.
+  Card card;
+  constexpr std::uint64_t kBytes = 32 * kMiB;
+  Block* program = card.device.memory().allocate(kBytes, Use::Program);
+  Queue& queue = card.open();
+  Queue& other = card.open();
+  std::atomic<bool> stop{false};
+  card.scheduler.start_recording();
+  std::thread busy([&] {
+    while (!stop)
+      other.submit(callback([] {}));
+  });
+  bool seen = false;
+  for (int attempt = 0; attempt < 200 && !seen; ++attempt) {
+    queue.submit({Compute{[](auto) {}, {program->position, kBytes}}});
+    queue.synchronize();
+    const auto timeline = card.scheduler.take_recording();
+    const auto fetch = std::find_if(timeline.begin(), timeline.end(), [](const Interval& interval) {
+      return interval.pipeline == PipelineKind::Fetch;
+    });
+    CHECK(fetch != timeline.end());
+    seen = std::any_of(timeline.begin(), timeline.end(), [&](const Interval& interval) {
+      return interval.queue == other.id() && interval.start > fetch->start && interval.end < fetch->end;
+    });
+  }
+  stop = true;
+  busy.join();
+  card.device.synchronize();
+  CHECK(seen);
+  card.device.memory().free(program);
 }
 
 TEST(a_program_that_is_gone_is_a_fault) {

@@ -225,11 +225,11 @@ TEST(R2_13_programs_and_tensors_never_share_a_region) {
     tensors.push_back(memory.allocate(1000));
   }
   for (const Block* program : programs) {
-    CHECK(memory.use_of(program->position + 999) == Use::Program);
+    CHECK(memory.check(program->position + 999, 1) == Use::Program);
     for (const Block* tensor : tensors)
       CHECK(tensor->region != program->region);
   }
-  CHECK(memory.use_of(tensors[0]->position) == Use::Tensor);
+  CHECK(memory.check(tensors[0]->position, 1) == Use::Tensor);
   for (Block* program : programs)
     memory.free(program);
   // Memory that programs have left serves tensors only after its region was given back.
@@ -290,6 +290,9 @@ TEST(S_6_transfers_start_at_a_stick) {
       contains(message_of<InvalidArgument>([&] { queue.submit({CopyToDevice{bytes, odd}}); }), "128 bytes"));
   message_of<InvalidArgument>([&] { queue.submit({CopyToHost{odd, bytes}}); });
   message_of<InvalidArgument>([&] { queue.submit({CopyPeer{{block->position, 4}, odd}}); });
+  message_of<InvalidArgument>([&] {
+    queue.submit({CopyPeer{{block->position, 4}, {block->position + 128, 8}}});
+  });
   queue.submit({CopyToDevice{bytes, {block->position + 128, 4}}});
   queue.synchronize();
   card.device.memory().free(block);

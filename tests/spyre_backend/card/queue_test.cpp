@@ -517,6 +517,46 @@ TEST(compute_waits_for_what_was_submitted_before) {
   }
 }
 
+TEST(what_computes_on_its_callers_thread_is_pending) {
+  for (const ClockKind clock : {ClockKind::Wall, ClockKind::Virtual}) {
+    Card card(clock);
+    Queue& queue = card.open();
+    std::size_t alone = 0, followed = 0, outstanding = 0;
+    queue.compute([&] {
+      alone = queue.pending();
+      queue.submit(callback([] {}));
+      followed = queue.pending();
+      outstanding = card.scheduler.outstanding();
+    });
+    queue.synchronize();
+    CHECK(alone == 1 && followed == 2 && outstanding == 2 && queue.pending() == 0);
+  }
+}
+
+TEST(closing_a_stream_lets_another_thread_finish_what_it_does_for_it) {
+  // What the operation held ends only when the stream refuses work, which takes the scheduler's lock.
+  for (const ClockKind clock : {ClockKind::Wall, ClockKind::Virtual}) {
+    Card card(clock);
+    Queue& queue = card.open();
+    std::thread closing;
+    queue.submit(throwing("skips what follows"));
+    while (queue.error() == nullptr)
+      queue.idle();
+    queue.submit({HostCallback{[] {}}, std::shared_ptr<int>(new int(1), [&](int* number) {
+                    delete number;
+                    closing = std::thread([&] { queue.shut_down(); });
+                    try {
+                      for (;;)
+                        queue.submit(callback([] {}));
+                    } catch (const ShutDown&) {
+                    }
+                  })});
+    CHECK(queue.drain() != nullptr);
+    closing.join();
+    CHECK(queue.idle());
+  }
+}
+
 TEST(R4_20_threads_lose_no_wakeup) {
   Card card;
   std::vector<Queue*> queues;
