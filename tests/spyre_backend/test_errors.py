@@ -109,8 +109,22 @@ def test_device_state_starts_nothing(run_python):
 
 
 def test_an_unknown_stream_is_an_invalid_argument():
-    with pytest.raises(torch.spyre.InvalidArgument, match="no stream 12345"):
-        torch.spyre.Stream(stream_id=12345, device_index=0, device_type=_C.DEVICE_TYPE).synchronize()
+    unknown = torch.spyre.Stream(stream_id=12345, device_index=0, device_type=_C.DEVICE_TYPE)
+    x, y = torch.ones(2, device="spyre:0"), torch.ones(2, device="spyre:1")
+    uses = [
+        unknown.synchronize,
+        unknown.query,
+        unknown.record_event,
+        lambda: torch.spyre.launch_host_callback(print, unknown),
+        lambda: x + x,
+        x.cpu,
+        lambda: torch.ones(2).to("spyre:0"),
+        lambda: x.to("spyre:1"),
+        lambda: y.to("spyre:0"),
+    ]
+    for use in uses:
+        with torch.spyre.stream(unknown), pytest.raises(torch.spyre.InvalidArgument, match="no stream 12345"):
+            use()
 
 
 def test_after_the_end_work_is_refused_with_a_type(run_python):

@@ -52,7 +52,7 @@ void launch_host_callback(int device, card::QueueId stream, py::function call) {
   operation.detached = true;
   operation.label = "python callback";
   const py::gil_scoped_release released;
-  submit_to(device_at(device).queue(stream), std::move(operation));
+  translated([&] { device_at(device).queue(stream).submit(std::move(operation)); });
 }
 
 py::dict settings() {

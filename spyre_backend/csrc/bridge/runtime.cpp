@@ -175,7 +175,7 @@ card::Queue& queue_of(const c10::Stream& stream) {
 }
 
 card::Queue& current_queue(c10::DeviceIndex index) {
-  return Runtime::get().device(index).queue(current_id(index));
+  return translated([&]() -> card::Queue& { return Runtime::get().device(index).queue(current_id(index)); });
 }
 
 } // namespace spyre::bridge

@@ -80,8 +80,8 @@ public:
 private:
   // This device, or the peer that has the position.
   const Device& owner_of(std::uint64_t position) const;
-  // Runs `store(address)` with the host address of a span that an operation fills. Every operation that writes
-  // goes through here, so that the fetch unit never sees half of a program.
+  // Runs `store(address)` with the host address of a span that an operation fills. Every operation that
+  // writes goes through here, so that the fetch unit never sees half of a program.
   template <class Store> void write(const Span& span, Store&& store) const;
 
   Scheduler& scheduler_;

@@ -17,7 +17,8 @@ namespace spyre::card {
 // version that existed when it was asked for. Thread-safe; takes no other lock.
 //
 // An interface: SoftwareEvent keeps the state in host memory; a card that signals by itself would implement
-// it over its own flags and call Scheduler::notify() when one changes.
+// it over its own flags and call Scheduler::notify() when one changes. On the virtual clock, where nothing
+// happens outside of operations, a signal must be there when its operation has completed.
 class Event {
 public:
   virtual ~Event() = default;

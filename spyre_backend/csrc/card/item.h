@@ -21,7 +21,8 @@ struct Fetch {
   std::once_flag once;
   std::vector<std::byte> bytes;
   std::exception_ptr fault;
-  // When it was read; `end` stays before `start` where nobody asked. On the virtual clock set by the scheduler.
+  // When it was read; `end` stays before `start` where nobody asked. On the virtual clock set by the
+  // scheduler.
   Ticks start = 0;
   Ticks end = -1;
 };

@@ -776,8 +776,8 @@ void Scheduler::expect(const EventSignal& signal, Queue& queue) {
       changed_.push_back(item->queue);
 }
 
-// A wait gets its outcome when it is there, not when its turn comes: what the event knows by then may be of later
-// versions.
+// A wait gets its outcome when it is there, not when its turn comes: what the event knows by then may be of
+// later versions.
 void Scheduler::park(Item& item, const EventWait& wait) {
   if (wait.event->reached(wait.version)) {
     item.fault = wait.event->failure(wait.version);

@@ -190,7 +190,7 @@ private:
   bool recording_ = false;
   std::vector<Interval> intervals_;
   std::vector<std::pair<Queue*, std::shared_ptr<Fetch>>> fetches_; // decided and not yet read
-  std::vector<std::exception_ptr> ashes_;                          // errors nobody will see: destroyed without the lock, as graves are
+  std::vector<std::exception_ptr> ashes_; // errors nobody will see: destroyed without the lock, as graves are
   bool closed_ = false;
   std::condition_variable quiet_; // something completed while shut_down() waits
 

@@ -290,9 +290,8 @@ TEST(S_6_transfers_start_at_a_stick) {
       contains(message_of<InvalidArgument>([&] { queue.submit({CopyToDevice{bytes, odd}}); }), "128 bytes"));
   message_of<InvalidArgument>([&] { queue.submit({CopyToHost{odd, bytes}}); });
   message_of<InvalidArgument>([&] { queue.submit({CopyPeer{{block->position, 4}, odd}}); });
-  message_of<InvalidArgument>([&] {
-    queue.submit({CopyPeer{{block->position, 4}, {block->position + 128, 8}}});
-  });
+  message_of<InvalidArgument>(
+      [&] { queue.submit({CopyPeer{{block->position, 4}, {block->position + 128, 8}}}); });
   queue.submit({CopyToDevice{bytes, {block->position + 128, 4}}});
   queue.synchronize();
   card.device.memory().free(block);
