@@ -18,6 +18,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 SOURCES = PACKAGE / "csrc"
+LAYERS = ("card", "bridge", "programs")
 JOBS = 2
 
 
@@ -119,11 +120,12 @@ def ninja_file(compiler: list[str], target: Path, objects: Path) -> str:
         "  description = linking $out",
     ]
     outputs = []
-    for layer in ("card", "bridge"):
+    for layer in LAYERS:
         for source in sorted((SOURCES / layer).glob("*.cpp")):
             output = escape(str(objects / layer / f"{source.stem}.o"))
             outputs.append(output)
-            lines.append(f"build {output}: {layer} {escape(str(source))}")
+            rule = "card" if layer == "card" else "bridge"
+            lines.append(f"build {output}: {rule} {escape(str(source))}")
     lines.append(f"build {escape(str(target))}: link {' '.join(outputs)}")
     return "\n".join(lines) + "\n"
 
@@ -150,8 +152,8 @@ def build(verbose: bool = False) -> Path:
     target = binary_for(torch.__version__)
     folder = PACKAGE.parent / "build" / "spyre_backend" / f"torch-{torch_minor(torch.__version__)}-{python_tag()}"
     try:
-        (folder / "card").mkdir(parents=True, exist_ok=True)
-        (folder / "bridge").mkdir(parents=True, exist_ok=True)
+        for layer in LAYERS:
+            (folder / layer).mkdir(parents=True, exist_ok=True)
         file = folder / "build.ninja"
         text = ninja_file(compiler, target, folder)
         if not file.exists() or file.read_text() != text:

@@ -25,6 +25,12 @@ class Settings:
         clock: ``SPYRE_CLOCK``. ``"wall"``: real threads and real time; ``"virtual"``: discrete events, timed by the
             cost model, the same every time.
         host_workers: ``SPYRE_HOST_WORKERS``, 1 to 256: host callbacks that run at a time.
+        split_streams: ``SPYRE_SPLIT_STREAMS``, on or off: launches of programs are prepared on a stream of their own,
+            so that preparation overlaps the computation before; off, everything is one stream. Results are the same.
+        staging_buffers: ``SPYRE_STAGING_BUFFERS``, 1 to 1024: launches of one program that may be on their way to
+            the card at a time; with all in use the next one waits.
+        correction_regions: ``SPYRE_CORRECTION_REGIONS``, 1 to 64: launches of one program that may be patched before
+            the first of them has run.
     """
 
     mode: Literal["PF", "VF"]
@@ -34,6 +40,9 @@ class Settings:
     domains: int
     clock: Literal["wall", "virtual"]
     host_workers: int
+    split_streams: bool
+    staging_buffers: int
+    correction_regions: int
 
 
 def settings() -> Settings:

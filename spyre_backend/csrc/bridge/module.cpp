@@ -5,6 +5,7 @@
 #include "bridge/host_allocator.h"
 #include "bridge/python_errors.h"
 #include "bridge/runtime.h"
+#include "programs/bindings.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <memory>
@@ -65,13 +66,19 @@ py::dict settings() {
   result["domains"] = settings.domains;
   result["clock"] = settings.clock == card::ClockKind::Wall ? "wall" : "virtual";
   result["host_workers"] = settings.host_workers;
+  result["split_streams"] = settings.split_streams;
+  result["staging_buffers"] = settings.staging_buffers;
+  result["correction_regions"] = settings.correction_regions;
   return result;
 }
 
 // Per stream: id, priority, pending operations, the first error's text or None.
 py::list streams_of(int device) {
   py::list result;
+  const Runtime& runtime = Runtime::get();
   for (const card::Queue* queue : device_at(device).queues()) {
+    if (runtime.prepares(*queue))
+      continue;
     const std::exception_ptr error = queue->error();
     result.append(py::make_tuple(queue->id(), queue->priority(), queue->pending(),
                                  error ? py::object(py::str(card::text_of(error))) : py::none()));
@@ -189,4 +196,5 @@ PYBIND11_MODULE(_C, module) {
   module.def("start_recording", [] { Runtime::get().scheduler().start_recording(); }, Released());
   module.def("take_recording", [] { return as_tuples(Runtime::get().scheduler().take_recording()); });
   module.def("stop_recording", [] { return as_tuples(Runtime::get().scheduler().stop_recording()); });
+  spyre::programs::add_programs(module);
 }

@@ -2,6 +2,7 @@
 
 #include "bridge/allocator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <c10/util/Exception.h>
 #include <mutex>
@@ -73,6 +74,24 @@ bool Runtime::in_bad_fork() {
 c10::DeviceIndex Runtime::device_of(const void* token) const {
   TORCH_CHECK(arena_.holds_token(token), "the address ", token, " does not belong to a spyre device");
   return static_cast<c10::DeviceIndex>(arena_.position(token) / arena_per_device_);
+}
+
+card::Queue& Runtime::preparation_queue(card::Queue& stream) {
+  if (!Settings::get().split_streams)
+    return stream;
+  const std::lock_guard lock(preparations_mutex_);
+  card::Queue*& queue = preparations_[&stream];
+  if (queue == nullptr) {
+    card::Device& device = stream.device();
+    queue = &device.queue(device.open_queue(stream.priority()));
+  }
+  return *queue;
+}
+
+bool Runtime::prepares(const card::Queue& queue) const {
+  const std::lock_guard lock(preparations_mutex_);
+  return std::any_of(preparations_.begin(), preparations_.end(),
+                     [&](const auto& known) { return known.second == &queue; });
 }
 
 void Runtime::shut_down() {

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,12 @@ public:
   card::Scheduler& scheduler() { return scheduler_; }
   card::EventBackend& events() { return *events_; }
 
+  // The queue that prepares launches for a stream: one of its own, or the stream itself where they are not
+  // split.
+  card::Queue& preparation_queue(card::Queue& stream);
+  // True for a queue that preparation_queue() opened.
+  bool prepares(const card::Queue& queue) const;
+
   // Waits for every device. Called at exit so that no worker outlives the interpreter.
   void shut_down();
 
@@ -51,6 +59,8 @@ private:
   std::unique_ptr<card::EventBackend> events_;
   std::uint64_t arena_per_device_;
   std::vector<std::unique_ptr<card::Device>> devices_;
+  mutable std::mutex preparations_mutex_;
+  std::unordered_map<const card::Queue*, card::Queue*> preparations_; // by stream
 };
 
 // Number of devices, without starting the runtime. Throws for an invalid setting.

@@ -62,6 +62,10 @@ Settings read_settings() {
   settings.clock =
       choice_from<ClockKind>("SPYRE_CLOCK", {{"wall", ClockKind::Wall}, {"virtual", ClockKind::Virtual}});
   settings.host_workers = static_cast<unsigned>(number_from("SPYRE_HOST_WORKERS", 16, 1, 256, true));
+  settings.split_streams = choice_from<bool>("SPYRE_SPLIT_STREAMS", {{"on", true}, {"off", false}});
+  settings.staging_buffers = static_cast<std::size_t>(number_from("SPYRE_STAGING_BUFFERS", 4, 1, 1024, true));
+  settings.correction_regions =
+      static_cast<std::size_t>(number_from("SPYRE_CORRECTION_REGIONS", 2, 1, 64, true));
   return settings;
 }
 

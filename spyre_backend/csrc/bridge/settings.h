@@ -18,6 +18,9 @@ struct Settings {
   std::uint32_t domains = 1;                     // SPYRE_DOMAINS, memory domains of a device
   card::ClockKind clock = card::ClockKind::Wall; // SPYRE_CLOCK, wall or virtual
   unsigned host_workers = 16;                    // SPYRE_HOST_WORKERS, host callbacks at a time
+  bool split_streams = true;                     // SPYRE_SPLIT_STREAMS, on or off
+  std::size_t staging_buffers = 4;               // SPYRE_STAGING_BUFFERS, of one prepared program
+  std::size_t correction_regions = 2;            // SPYRE_CORRECTION_REGIONS, of one prepared program
   static const Settings& get();
 };
 

@@ -1,0 +1,264 @@
+#include "programs/plan.h"
+
+#include "bridge/allocator.h"
+#include "bridge/host_view.h"
+#include "bridge/runtime.h"
+#include "card/error.h"
+
+#include <ATen/EmptyTensor.h>
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+namespace spyre::programs {
+namespace {
+
+// A launch that touches at least this many bytes is worth a thread switch: its caller goes on at once.
+constexpr std::uint64_t kDetachedBytes = 1 << 20;
+
+template <class... Cases> struct Match : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases> Match(Cases...) -> Match<Cases...>;
+
+std::uint64_t non_negative(std::int64_t value, const char* what) {
+  if (value < 0)
+    throw card::InvalidArgument(std::string(what) + " is " + std::to_string(value));
+  return static_cast<std::uint64_t>(value);
+}
+
+} // namespace
+
+// What one launch knows; lives until its last operation has completed.
+struct JobPlan::Launch {
+  std::shared_ptr<const JobPlan> plan;
+  std::vector<std::int64_t> symbols;
+  std::vector<bool> bound;          // per symbol: it has its value
+  std::vector<std::uint64_t> words; // per argument: the address of a tensor, the bits of a scalar
+  std::vector<c10::Storage> storages;
+  c10::DataPtr scratch;
+  card::Footprint footprint;
+  std::uint64_t touched = 0;  // bytes of all tensors
+  std::exception_ptr failure; // of the host's computation
+};
+
+JobPlan::JobPlan(PlanDescription description, std::vector<std::byte> text,
+                 std::shared_ptr<const Library> library, c10::DeviceIndex device)
+    : description_(std::move(description)), device_(bridge::checked_index(device)),
+      text_bytes_(card::round_up(text.size(), card::kStickBytes)),
+      region_bytes_(card::round_up(description_.slots.size() * sizeof(std::uint64_t), card::kStickBytes)),
+      regions_(region_bytes_ == 0 ? 0 : bridge::Settings::get().correction_regions) {
+  bridge::Runtime& runtime = bridge::Runtime::get();
+  card::Device& card = runtime.device(device_);
+  std::vector<std::byte> image(text_bytes_ + regions_ * region_bytes_);
+  std::copy(text.begin(), text.end(), image.begin());
+  for (std::size_t at = text_bytes_; at < image.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t word =
+        kPlaceholder | ((at - text_bytes_) % region_bytes_ / sizeof(std::uint64_t) & 0xFFFF);
+    std::memcpy(image.data() + at, &word, sizeof(word));
+  }
+  block_ = card.memory().allocate(image.size(), card::Use::Program);
+  try {
+    card::Queue& queue = runtime.preparation_queue(bridge::current_queue(device_));
+    card::Operation upload{card::CopyToDevice{image.data(), {block_->position, image.size()}}};
+    upload.label = description_.name + ": upload";
+    queue.submit(std::move(upload));
+    queue.synchronize();
+    program_ = std::make_unique<Program>(
+        std::span<const std::byte>(runtime.arena().backing(block_->position), text.size()),
+        std::move(library), card, runtime.arena());
+    if (program_->slots() != description_.slots.size())
+      throw card::InvalidArgument("the text has " + std::to_string(program_->slots()) +
+                                  " slots, the manifest describes " +
+                                  std::to_string(description_.slots.size()));
+  } catch (...) {
+    card.memory().free(block_);
+    throw;
+  }
+  if (regions_ != 0)
+    staging_ = std::make_unique<card::StagingPool>(runtime.scheduler(),
+                                                   bridge::Settings::get().staging_buffers, region_bytes_);
+}
+
+JobPlan::~JobPlan() {
+  if (bridge::Runtime::started())
+    bridge::Runtime::get().device(device_).memory().free(block_);
+}
+
+card::Span JobPlan::region(std::size_t index) const {
+  return {block_->position + text_bytes_ + index * region_bytes_, region_bytes_};
+}
+
+void JobPlan::bind(std::size_t symbol, std::int64_t value, const std::string& where, Launch& launch) const {
+  const Symbol& known = description_.symbols[symbol];
+  TORCH_CHECK_VALUE(value >= known.minimum && value <= known.maximum, "launch of '", description_.name,
+                    "': ", where, " is ", value, ", but the program takes ", known.name, " from ",
+                    known.minimum, " to ", known.maximum);
+  TORCH_CHECK_VALUE(value % known.multiple == 0, "launch of '", description_.name, "': ", where, " is ",
+                    value, ", but the program takes multiples of ", known.multiple, " for ", known.name);
+  launch.symbols[symbol] = value;
+  launch.bound[symbol] = true;
+}
+
+void JobPlan::check_tensor(const TensorArgument& argument, std::size_t index, const at::Tensor& tensor,
+                           Launch& launch) const {
+  const auto where = [&] {
+    return c10::str("launch of '", description_.name, "': argument ", index, " ('", argument.name, "')");
+  };
+  TORCH_CHECK_VALUE(tensor.defined(), where(), " is no tensor");
+  const c10::Device device = tensor.device();
+  TORCH_CHECK_VALUE(device.type() == c10::DeviceType::PrivateUse1 && device.index() == device_, where(),
+                    " is on ", device,
+                    ", but the program was prepared for spyre:", static_cast<int>(device_));
+  TORCH_CHECK_VALUE(tensor.layout() == c10::kStrided && !tensor.is_conj() && !tensor.is_neg(), where(),
+                    " is not a plain strided tensor: make it one with .contiguous() or .resolve_conj()");
+  TORCH_CHECK_VALUE(tensor.scalar_type() == argument.dtype, where(), " has dtype ", tensor.scalar_type(),
+                    ", but the program takes ", argument.dtype);
+  const c10::IntArrayRef sizes = tensor.sizes();
+  TORCH_CHECK_VALUE(sizes.size() == argument.shape.size(), where(), " has ", sizes.size(),
+                    " dimensions, but the program takes ", argument.shape.size());
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const Expression& expected = argument.shape[d];
+    if (const std::int64_t symbol = expected.as_symbol();
+        symbol >= 0 && !launch.bound[static_cast<std::size_t>(symbol)]) {
+      bind(static_cast<std::size_t>(symbol), sizes[d],
+           c10::str("dimension ", d, " of argument ", index, " ('", argument.name, "')"), launch);
+      continue;
+    }
+    const std::int64_t size = expected.evaluate(launch.symbols);
+    TORCH_CHECK_VALUE(sizes[d] == size, where(), " has ", sizes[d], " elements in dimension ", d,
+                      ", but the program takes ", size);
+  }
+  if (tensor.numel() != 0)
+    for (std::size_t d = 0; d < sizes.size(); ++d) {
+      const std::int64_t stride = argument.strides[d].evaluate(launch.symbols);
+      TORCH_CHECK_VALUE(sizes[d] == 1 || tensor.stride(static_cast<std::int64_t>(d)) == stride, where(),
+                        " has the layout ", tensor.strides(), ", but the program takes a stride of ", stride,
+                        " in dimension ", d);
+    }
+  bridge::check_has_memory(*tensor.unsafeGetTensorImpl());
+  const void* address = tensor.numel() == 0 ? nullptr : tensor.const_data_ptr();
+  launch.words.push_back(reinterpret_cast<std::uintptr_t>(address));
+  if (address == nullptr)
+    return;
+  const card::Span span{bridge::Runtime::get().arena().position(address),
+                        at::detail::computeStorageNbytes(sizes, tensor.strides(), tensor.itemsize())};
+  launch.touched += span.bytes;
+  if (argument.reads)
+    launch.footprint.reads.push_back(span);
+  if (argument.writes)
+    launch.footprint.writes.push_back(span);
+  launch.storages.push_back(tensor.storage());
+}
+
+void JobPlan::check(const std::vector<Given>& given, Launch& launch) const {
+  TORCH_CHECK_TYPE(given.size() == description_.arguments.size(), "launch of '", description_.name,
+                   "': ", given.size(), " arguments, but the program takes ", description_.arguments.size());
+  launch.symbols.resize(description_.symbols.size());
+  launch.bound.resize(description_.symbols.size());
+  launch.words.reserve(given.size());
+  // Integers bind their symbols before any shape is compared with them.
+  for (std::size_t i = 0; i < given.size(); ++i)
+    if (const auto* integer = std::get_if<IntegerArgument>(&description_.arguments[i])) {
+      const auto* value = std::get_if<std::int64_t>(&given[i]);
+      TORCH_CHECK_TYPE(value != nullptr, "launch of '", description_.name, "': argument ", i, " ('",
+                       integer->name, "') must be a whole number");
+      bind(integer->symbol, *value, c10::str("argument ", i, " ('", integer->name, "')"), launch);
+    }
+  for (std::size_t i = 0; i < given.size(); ++i)
+    std::visit(Match{
+                   [&](const TensorArgument& argument) {
+                     const auto* tensor = std::get_if<at::Tensor>(&given[i]);
+                     TORCH_CHECK_TYPE(tensor != nullptr, "launch of '", description_.name, "': argument ", i,
+                                      " ('", argument.name, "') must be a tensor");
+                     check_tensor(argument, i, *tensor, launch);
+                   },
+                   [&](const IntegerArgument&) { launch.words.push_back(0); },
+                   [&](const ScalarArgument& argument) {
+                     const auto* real = std::get_if<double>(&given[i]);
+                     const auto* whole = std::get_if<std::int64_t>(&given[i]);
+                     TORCH_CHECK_TYPE(real != nullptr || whole != nullptr, "launch of '", description_.name,
+                                      "': argument ", i, " ('", argument.name, "') must be a number");
+                     const double value = real != nullptr ? *real : static_cast<double>(*whole);
+                     launch.words.push_back(std::bit_cast<std::uint64_t>(value));
+                   },
+               },
+               description_.arguments[i]);
+}
+
+void JobPlan::compute_slots(const Launch& launch, std::uint64_t* words) const {
+  for (std::size_t i = 0; i < description_.slots.size(); ++i) {
+    const Slot& slot = description_.slots[i];
+    switch (slot.kind) {
+    case Slot::Kind::Address:
+    case Slot::Kind::Scalar:
+      words[i] = launch.words[slot.argument];
+      break;
+    case Slot::Kind::Scratch:
+      words[i] = reinterpret_cast<std::uintptr_t>(launch.scratch.get()) +
+                 static_cast<std::uint64_t>(slot.value.evaluate(launch.symbols));
+      break;
+    case Slot::Kind::Size:
+      words[i] = static_cast<std::uint64_t>(slot.value.evaluate(launch.symbols));
+      break;
+    }
+  }
+}
+
+void JobPlan::launch(std::vector<Given> given) const {
+  bridge::Runtime& runtime = bridge::Runtime::get();
+  card::Queue& queue = bridge::current_queue(device_);
+  auto launch = std::make_shared<Launch>();
+  check(given, *launch);
+  launch->plan = shared_from_this();
+  if (const std::uint64_t scratch =
+          non_negative(description_.scratch.evaluate(launch->symbols), "scratch memory");
+      scratch != 0)
+    launch->scratch = bridge::device_allocator().allocate_on(device_, scratch);
+
+  card::Compute compute;
+  card::Footprint footprint = std::move(launch->footprint);
+  if (regions_ != 0) {
+    const card::Span corrections = region(next_region_.fetch_add(1, std::memory_order_relaxed) % regions_);
+    card::Queue& preparation = runtime.preparation_queue(queue);
+    const std::shared_ptr<std::byte[]> staging = staging_->acquire();
+    card::Operation compute_on_host{card::HostCallback{[launch, staging] {
+      try {
+        launch->plan->compute_slots(*launch, reinterpret_cast<std::uint64_t*>(staging.get()));
+      } catch (...) {
+        // The transfer goes on: the Compute of this launch gives the error to its stream.
+        launch->failure = std::current_exception();
+      }
+    }}};
+    compute_on_host.label = description_.name + ": compute on host";
+    preparation.submit(std::move(compute_on_host));
+    card::Operation transfer{card::CopyToDevice{staging.get(), corrections}, staging};
+    transfer.label = description_.name + ": patch";
+    preparation.submit(std::move(transfer));
+    compute.program = corrections;
+    compute.fetch_barrier = description_.fetch_barrier;
+    footprint.reads.push_back(corrections);
+  }
+  compute.kernel = [launch](std::span<const std::byte> corrections) {
+    if (launch->failure)
+      std::rethrow_exception(launch->failure);
+    launch->plan->program_->run(corrections);
+  };
+  card::Operation operation{std::move(compute), launch};
+  operation.detached = launch->touched >= kDetachedBytes;
+  operation.footprint = std::move(footprint);
+  const card::CostModel& costs = runtime.scheduler().costs();
+  operation.cost =
+      costs.compute +
+      std::max(card::CostModel::at_rate(non_negative(description_.bytes.evaluate(launch->symbols), "bytes"),
+                                        costs.memory_rate),
+               card::CostModel::at_rate(
+                   non_negative(description_.operations.evaluate(launch->symbols), "operations"),
+                   costs.operation_rate));
+  operation.label = description_.name;
+  queue.submit(std::move(operation));
+}
+
+} // namespace spyre::programs
