@@ -22,6 +22,7 @@ GROUPS = {
     "fixed": "fixed",
     "still_failing": "failing on both",
     "appeared": "only on the head",
+    "upstreams": "newly failing, on the CPU too: not the backend's",
 }
 """Lists of a diff in the order of their weight, with the words that a person reads."""
 

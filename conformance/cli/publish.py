@@ -41,6 +41,8 @@ def publish(accounts: Accounts, summary: dict[str, Any], output: Path, as_json: 
     for name in summary["unexpected"]:
         last = accounts.attempts[name][-1]
         typer.echo(f"{accounts.outcome(name)}: {name}: {' '.join((last.message or last.reason).split())[:300]}")
+    if too := summary.get("breaks_on_cpu_too"):
+        typer.echo(f"{len(too)} failures are not the backend's: they fail on the CPU too")
     counts = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items())
     typer.echo(f"{summary['planned']} planned: {counts}; {summary['seconds']:.1f} s; results in {output}")
 

@@ -77,6 +77,7 @@ def build_request(
     timeout: float | None,
     targets: list[str] | None,
     times: Path | None = None,
+    attribute: bool = False,
     strict: bool | None = None,
     collect_only: bool = False,
 ) -> Request:
@@ -104,6 +105,10 @@ def build_request(
         raise ConformanceError(
             f"--device {device}: profile {loaded.name} is for {loaded.device}; another device needs another profile"
         )
+    if attribute and not loaded.custom:
+        raise ConformanceError(
+            f"--attribute compares a backend with the CPU; profile {loaded.name} is for {loaded.device}"
+        )
     paths, note = changed_in(pull) if pull is not None else (changed_files(changed), "")
     return Request(
         profile=loaded,
@@ -119,6 +124,7 @@ def build_request(
         jobs=jobs,
         timeout=timeout,
         times=Times.read(times) if times is not None else Times(),
+        attribute=attribute,
         strict=strict,
         collect_only=collect_only,
     )

@@ -54,6 +54,14 @@ def run(
     jobs: o.JobsOption = None,
     times: o.TimesOption = None,
     timeout: o.TimeoutOption = None,
+    attribute: Annotated[
+        bool,
+        typer.Option(
+            "--attribute",
+            help="Repeat on the CPU what failed on the device; what fails there too is not the backend's, is counted "
+            "apart and does not fail the run.",
+        ),
+    ] = False,
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Fail on unexpected passes (default: the profile's).")
     ] = None,
@@ -68,7 +76,7 @@ def run(
     request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
         keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=timeout, times=times,
-        targets=targets, strict=strict,
+        attribute=attribute, targets=targets, strict=strict,
     )  # fmt: skip
     # Workers run in another folder.
     output = absolute_output(output)

@@ -26,6 +26,18 @@ BROKEN = frozenset({"failed", "error", "crashed", "timed_out"})
 """Outcomes that nobody expects: they are tried again and make a run fail."""
 
 
+NOT_THERE = "not_there"
+"""Outcome on the CPU of a test that the CPU does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnCpu:
+    """What became of a test that failed on the device when it was repeated on the CPU (C34)."""
+
+    outcome: str
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A test (or a file as a whole) that the run has to account for."""
@@ -62,6 +74,7 @@ class Accounts:
         issues: rule name → issue link, for the result lines.
         expiries: rule name → the last day that the rule counts, ISO 8601, for the result lines.
         profile: what ``--profile`` takes to find the run's profile again, for the result lines.
+        on_cpu: id → what became of it on the CPU, of those that were repeated there.
     """
 
     planned: dict[str, Planned] = field(default_factory=dict)
@@ -69,6 +82,7 @@ class Accounts:
     issues: dict[str, str] = field(default_factory=dict)
     expiries: dict[str, str] = field(default_factory=dict)
     profile: str = ""
+    on_cpu: dict[str, OnCpu] = field(default_factory=dict)
 
     def plan(self, row: Planned) -> None:
         """Enters a test; a second entry of the same id changes nothing."""
@@ -134,9 +148,22 @@ class Accounts:
         return not self.missing() and not self.unplanned() and sum(self.outcomes().values()) == len(self.planned)
 
     def unexpected(self, strict: bool) -> list[str]:
-        """Ids that make the run fail: broken ones, in strict mode also unexpected passes."""
+        """Ids that make the run fail: broken ones unless they break on the CPU too, in strict mode also unexpected
+        passes."""
         wrong = BROKEN | {"xpassed"} if strict else BROKEN
-        return sorted(name for name in self.attempts if self.outcome(name) in wrong)
+        return sorted(
+            name for name in self.attempts if self.outcome(name) in wrong and not self.breaks_on_cpu_too(name)
+        )
+
+    def breaks_on_cpu_too(self, name: str) -> bool:
+        """Whether a failure is upstream's or the version skew's: the same tree and torch have it without the backend.
+
+        A crash or a hang is the backend's unless the CPU crashes or hangs as well.
+        """
+        there, outcome = self.on_cpu.get(name), self.outcome(name)
+        if there is None or there.outcome not in BROKEN or outcome not in BROKEN:
+            return False
+        return outcome == there.outcome or outcome not in ("crashed", "timed_out")
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Lines of ``results.jsonl``: every attempt in order; the last line of an id carries its final outcome."""
@@ -146,6 +173,7 @@ class Accounts:
             rows = self.attempts[name]
             for row in rows:
                 final = row is rows[-1]
+                there = self.on_cpu.get(name, OnCpu("")) if final else OnCpu("")
                 yield {
                     "id": name,
                     "file": test.file,
@@ -167,4 +195,6 @@ class Accounts:
                     "expires": self.expiries.get(plan.rule, ""),
                     "profile": self.profile,
                     "fallback": row.fallback,
+                    "cpu_outcome": there.outcome,
+                    "cpu_message": there.message,
                 }

@@ -26,6 +26,7 @@ class Diff:
         missing: on the base, not on the head, although the head's plan should have contained it.
         newly_skipped: ran on the base, was not run on the head.
         appeared: on the head only.
+        upstreams: newly failing too, but on the head's CPU as well (``run --attribute``): not the backend's.
         narrowed: whether the head ran a selection; ``missing`` then holds only variants of tests that it ran.
     """
 
@@ -35,6 +36,7 @@ class Diff:
     missing: tuple[str, ...]
     newly_skipped: tuple[str, ...]
     appeared: tuple[str, ...]
+    upstreams: tuple[str, ...]
     narrowed: bool
 
     @property
@@ -66,14 +68,16 @@ def diff(base: Accounts, head: Accounts, narrowed: bool | None = None) -> Diff:
         absent = {name for name in absent if _family(name) in run}
     failing = {name for name, outcome in after.items() if outcome in BROKEN}
     failed = {name for name, outcome in before.items() if outcome in BROKEN}
+    upstreams = {name for name in failing - failed if head.breaks_on_cpu_too(name)}
     ran = {name for name, outcome in before.items() if outcome not in NOT_RUN}
     return Diff(
-        newly_failing=_sorted(failing - failed),
+        newly_failing=_sorted(failing - failed - upstreams),
         still_failing=_sorted(failing & failed),
         fixed=_sorted(name for name in failed if after.get(name) == "passed"),
         missing=_sorted(absent),
         newly_skipped=_sorted(name for name in ran if after.get(name) in NOT_RUN),
         appeared=_sorted(name for name in after if name not in before),
+        upstreams=_sorted(upstreams),
         narrowed=narrowed,
     )
 

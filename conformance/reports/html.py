@@ -98,13 +98,19 @@ def matrix(accounts: Accounts) -> Matrix:
     return Matrix([dtype for dtype, _ in used.most_common()], {op: dict(rows[op]) for op in sorted(rows)})
 
 
-def clusters(accounts: Accounts, outcomes: Iterable[str] = BROKEN) -> list[Cluster]:
-    """Tests with these outcomes by cause, the largest cluster first."""
+def clusters(accounts: Accounts, outcomes: Iterable[str] = BROKEN, *, on_cpu_too: bool = False) -> list[Cluster]:
+    """Tests with these outcomes by cause, the largest cluster first.
+
+    Args:
+        accounts: of a finished run.
+        outcomes: wanted ones.
+        on_cpu_too: those that break on the CPU too; else only the others.
+    """
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     wanted = set(outcomes)
     for name, rows in sorted(accounts.attempts.items()):
         outcome = accounts.outcome(name)
-        if outcome in wanted:
+        if outcome in wanted and accounts.breaks_on_cpu_too(name) is on_cpu_too:
             assert outcome is not None
             found[outcome, cause(rows[-1].message or rows[-1].reason)].append(name)
     listed = [
@@ -146,6 +152,7 @@ def html(accounts: Accounts, summary: Mapping[str, Any]) -> str:
         counts=[(outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome]],
         signs=SIGNS,
         broken=clusters(accounts),
+        upstreams=clusters(accounts, on_cpu_too=True),
         known=clusters(accounts, ("xfailed",)),
         flaky=accounts.named("flaky"),
         blocked=blocked(accounts),

@@ -45,6 +45,7 @@ def merge(runs: Sequence[FinishedRun]) -> tuple[Accounts, dict[str, Any]]:
             accounts.attempts[name] = run.accounts.attempts[name]
         accounts.issues |= run.accounts.issues
         accounts.expiries |= run.accounts.expiries
+        accounts.on_cpu |= run.accounts.on_cpu
         accounts.profile = accounts.profile or run.accounts.profile
     if twice:
         more = f" and {len(twice) - SHOWN} more" if len(twice) > SHOWN else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from conformance.errors import AccountsError, ConformanceError
 from conformance.ids import parse
-from conformance.reports.accounts import OUTCOMES, Accounts, Attempt, Planned
+from conformance.reports.accounts import NOT_THERE, OUTCOMES, Accounts, Attempt, OnCpu, Planned
 from conformance.reports.files import RESULTS, SUMMARY
 
 _TEXTS = ("label", "phase", "message", "trace", "rule", "reason", "issue")
@@ -72,7 +72,9 @@ def read_results(path: Path) -> Accounts:
             parse(name)
             texts = {key: _field(row, key, str) for key in _TEXTS}
             # Lines of earlier versions do not have these.
-            expires, profile = (_field({key: "", **row}, key, str) for key in ("expires", "profile"))
+            expires, profile, there, why = (
+                _field({key: "", **row}, key, str) for key in ("expires", "profile", "cpu_outcome", "cpu_message")
+            )
             result = Attempt(
                 name,
                 _field(row, "outcome", str),
@@ -83,6 +85,8 @@ def read_results(path: Path) -> Accounts:
             )  # fmt: skip
             if result.outcome not in OUTCOMES:
                 raise ValueError(f"outcome {result.outcome!r} is none of {', '.join(OUTCOMES)}")
+            if there not in ("", NOT_THERE, *OUTCOMES):
+                raise ValueError(f"cpu_outcome {there!r} is none of {', '.join(OUTCOMES)}, {NOT_THERE}")
             if attempt < 1 or any(attempt == other.attempt for other in accounts.attempts.get(name, ())):
                 raise ValueError(f"attempt {attempt} of {name} is there twice, or less than 1")
         except ValueError as error:
@@ -93,6 +97,8 @@ def read_results(path: Path) -> Accounts:
             accounts.issues[texts["rule"]] = texts["issue"]
         if expires:
             accounts.expiries[texts["rule"]] = expires
+        if there:
+            accounts.on_cpu[name] = OnCpu(there, why)
         accounts.profile = accounts.profile or profile
     if not accounts.attempts:
         raise AccountsError(f"{path}: holds no result")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,9 @@ def summarise(
         narrowed: options by which the run took less than the profile's whole set, but for ``--shard``.
         notes: sentences for the reader.
     """
+    on_cpu: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, there in accounts.on_cpu.items():
+        on_cpu[accounts.outcome(name) or ""][there.outcome] += 1
     return {
         "planned": len(accounts.planned),
         "outcomes": dict(sorted(accounts.outcomes().items())),
@@ -46,6 +50,8 @@ def summarise(
         "timed_out": accounts.named("timed_out"),
         "flaky": accounts.named("flaky"),
         "unexpected": list(unexpected),
+        "on_cpu": {outcome: dict(sorted(counts.items())) for outcome, counts in sorted(on_cpu.items())},
+        "breaks_on_cpu_too": sorted(name for name in accounts.on_cpu if accounts.breaks_on_cpu_too(name)),
         "not_run": len(accounts.missing()),
         "seconds": round(seconds, 3),
         "torch": torch,

@@ -99,6 +99,9 @@ def markdown(accounts: Accounts, summary: dict[str, Any]) -> str:
     """What a person reads first: the verdict, the counts, what is unexpected."""
     names = summary["unexpected"]
     verdict = "as expected" if not names and summary["balanced"] else f"{len(names)} unexpected"
+    too = summary.get("breaks_on_cpu_too", [])
+    if too:
+        verdict += f", {len(too)} fail on the CPU too"
     if not summary["balanced"]:
         verdict += ", accounts do not balance"
     lines = [
@@ -111,13 +114,15 @@ def markdown(accounts: Accounts, summary: dict[str, Any]) -> str:
         "|---|---:|",
         *(f"| {outcome} | {count} |" for outcome, count in summary["outcomes"].items() if count),
     ]
-    if names:
-        lines += ["", "| unexpected | outcome | message |", "|---|---|---|"]
-        for name in names[:MARKDOWN_ROWS]:
+    for title, listed in (("unexpected", names), ("not the backend's: fails on the CPU too", too)):
+        if not listed:
+            continue
+        lines += ["", f"| {title} | outcome | message |", "|---|---|---|"]
+        for name in listed[:MARKDOWN_ROWS]:
             last = accounts.attempts[name][-1]
             lines.append(f"| `{_cell(name, 300)}` | {accounts.outcome(name)} | {_cell(last.message or last.reason)} |")
-        if len(names) > MARKDOWN_ROWS:
-            lines.append(f"\n{len(names) - MARKDOWN_ROWS} more in `results.jsonl`.")
+        if len(listed) > MARKDOWN_ROWS:
+            lines.append(f"\n{len(listed) - MARKDOWN_ROWS} more in `results.jsonl`.")
     for note in summary["notes"]:
         lines.append(f"\n> {_cell(note, 400)}")
     return "\n".join(lines) + "\n"

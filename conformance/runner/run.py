@@ -26,6 +26,7 @@ from conformance.reports.accounts import Accounts
 from conformance.reports.files import ALL, SUMMARY
 from conformance.reports.progress import Progress
 from conformance.reports.summary import summarise
+from conformance.runner.attribute import CPU, cpu_setup, cpu_units, found_on_cpu, to_repeat
 from conformance.runner.mirror import mirror, remove
 from conformance.runner.probe import Backend, Probe
 from conformance.runner.spec import Root, Setup, Target
@@ -64,6 +65,7 @@ class Request:
     timeout: float | None = None
     strict: bool | None = None
     collect_only: bool = False
+    attribute: bool = False
     times: Times = field(default_factory=Times)
     notes: tuple[str, ...] = ()
 
@@ -82,6 +84,7 @@ class Request:
             "keyword": self.keyword,
             "changed": None if self.changed is None else sorted(self.changed),
             "shard": self.shard,
+            "attribute": self.attribute,
         }
 
 
@@ -332,6 +335,8 @@ class Session:
                     supervisor.rerun(repetitions, roots, len(units) + 1)
             finally:
                 supervisor.close()
+        if request.attribute and not supervisor.interrupted:
+            supervisor.interrupted = self._attribute(supervisor, roots)
         accounts = supervisor.accounts
         if accounts.outcomes()["deselected"] == len(accounts.planned) and not supervisor.interrupted:
             raise NothingSelectedError(
@@ -343,6 +348,34 @@ class Session:
             supervisor.notes, self.notes, supervisor.interrupted, request.shard, request.profile.name,
             request.profile.fingerprint(), self._narrowed(),
         )  # fmt: skip
+
+    def _attribute(self, device: Supervisor, roots: dict[str, Root]) -> str:
+        """Repeats on the CPU what failed on the device, and enters in its accounts what came of it (C34).
+
+        Returns:
+            Name of the signal that stopped it, ``""`` without one.
+        """
+        names = to_repeat(device.accounts)
+        units = cpu_units(names, device.accounts, roots)
+        if not units:
+            return ""
+        self._say(f"--attribute: {len(names)} that failed on {device.setup.device} are repeated on the CPU")
+        with Progress(sys.stderr, len(units)) as progress:
+            cpu = Supervisor(
+                cpu_setup(device.setup), self._files, device.state / CPU,
+                jobs=device.jobs,
+                timeout=device.timeout,
+                import_timeout=device.import_timeout,
+                times=self.request.times,
+                on_progress=progress.update,
+                on_result=progress.result,
+            )  # fmt: skip
+            try:
+                cpu.run(units)
+            finally:
+                cpu.close()
+        device.accounts.on_cpu.update(found_on_cpu(names, cpu.accounts))
+        return cpu.interrupted
 
 
 def absolute_output(output: Path) -> Path:

@@ -256,6 +256,7 @@ def test_C30_each_change_has_its_list():
         "missing": ["gone"],
         "newly_skipped": ["now_skipped"],
         "appeared": ["fresh"],
+        "upstreams": [],
     }
 
 
