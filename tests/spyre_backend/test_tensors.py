@@ -213,6 +213,17 @@ def test_gradcheck_on_the_device():
     assert torch.autograd.gradcheck(lambda t: torch.linalg.solve(t @ t.mT + 3 * eye, t), x)
 
 
+def test_zeros_without_memory_are_read_as_zeros():
+    for device in ("spyre:0", "spyre:1"):
+        zeros = torch._efficientzerotensor((2, 3), device=device, dtype=torch.float64)
+        assert zeros._is_zerotensor() and str(zeros.device) == device
+        assert zeros.cpu().tolist() == zeros.clone().tolist() == [[0.0] * 3] * 2
+        assert (zeros + torch.ones(3, device=device)).tolist() == [[1.0] * 3] * 2
+    # The gradient of a sign is such a tensor.
+    values = torch.tensor([-0.3, 0.7, 2.0], device="spyre", dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(torch.nn.functional.softsign, values)
+
+
 def test_autocast_casts_and_passes():
     x = torch.randn(4, 4, device=DEVICE)
     with torch.autocast("spyre", dtype=torch.bfloat16):

@@ -338,6 +338,7 @@ const std::set<std::string_view>& own_operators() {
   static const std::set<std::string_view> names{
       "aten::empty.memory_format",
       "aten::empty_strided",
+      "aten::_efficientzerotensor",
       "aten::as_strided",
       "aten::view",
       "aten::_reshape_alias",

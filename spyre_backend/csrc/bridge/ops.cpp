@@ -60,6 +60,18 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
                                                                    kSpyreKey, c10::dtype_or_default(dtype)));
 }
 
+// Zeros without memory. Host views can't hold one: they would copy from the memory that it does not have.
+at::Tensor efficient_zero_tensor(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
+                                 std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                                 std::optional<bool> pinned) {
+  check_factory(layout, device, pinned);
+  const c10::DeviceGuard guard(c10::device_or_default(device));
+  at::native::ZeroTensorAllocator nothing(guard.current_device());
+  return at::detail::empty_generic(size, &nothing,
+                                   kSpyreKey | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+                                   c10::dtype_or_default(dtype), std::nullopt);
+}
+
 at::Tensor& set_storage_at(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef size,
                            c10::IntArrayRef stride) {
   at::native::checkSetStorage(self, source, offset, size, stride);
@@ -125,6 +137,7 @@ at::Tensor lazy_clone(const at::Tensor& self) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", TORCH_FN(empty_memory_format));
   library.impl("empty_strided", TORCH_FN(empty_strided));
+  library.impl("_efficientzerotensor", TORCH_FN(efficient_zero_tensor));
   library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   library.impl("view", TORCH_FN(at::native::view));
   library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
