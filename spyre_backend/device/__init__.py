@@ -14,6 +14,7 @@ import torch
 
 from spyre_backend import _C
 from spyre_backend._C import Deadlock, InvalidArgument, MemoryFault, Poisoned, ShutDown, SpyreError
+from spyre_backend.compiler.stats import CompileStats, compile_stats
 from spyre_backend.device import _utils as _utils
 from spyre_backend.device import memory, random, streams
 from spyre_backend.device._utils import DeviceLike, _get_device_index
@@ -56,6 +57,7 @@ from spyre_backend.device.streams import (
 from spyre_backend.device.timeline import Interval, Timeline, record_timeline
 
 __all__ = [
+    "CompileStats",
     "Deadlock",
     "DeviceProperties",
     "DeviceState",
@@ -72,6 +74,7 @@ __all__ = [
     "StreamContext",
     "StreamState",
     "Timeline",
+    "compile_stats",
     "current_device",
     "current_stream",
     "default_generators",

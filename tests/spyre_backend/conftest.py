@@ -28,3 +28,12 @@ def run_python():
         return process
 
     return run
+
+
+@pytest.fixture(scope="session")
+def artifact_cache(tmp_path_factory):
+    """A folder for the artifacts that tests make without naming a cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("artifacts")
+        patch.setenv("SPYRE_CACHE_DIR", str(folder))
+        yield folder

@@ -1,20 +1,37 @@
-"""torch.compile with Inductor on the device: the CPU's results, one compilation for many sizes, safe caches."""
+"""torch.compile with Inductor: a graph is one program, with the CPU's results, for many sizes, from safe caches."""
+
+import uuid
+from contextlib import contextmanager
 
 import pytest
+import sympy
 import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 from torch._inductor.exc import InductorError
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Min, Mod, ModularIndexing
+
+from spyre_backend.compiler.inductor.expressions import NoExpression, size_text
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(artifact_cache):
     """Every test traces anew; what was compiled before comes from Inductor's caches."""
     torch._dynamo.reset()
     counters.clear()
     yield
     torch._dynamo.reset()
+
+
+@contextmanager
+def graphs(number, programs, outside=()):
+    """What the block compiles is so many graphs, with so many programs, and these lines outside of them."""
+    before = torch.spyre.compile_stats()
+    yield
+    after = torch.spyre.compile_stats()
+    assert (after.graphs - before.graphs, after.programs - before.programs) == (number, programs)
+    assert sorted((after.outside - before.outside).elements()) == sorted(outside)
 
 
 def on(device, args):
@@ -72,8 +89,9 @@ def many_kinds(x, y, index, values):
     )
 
 
-def test_a_graph_of_every_kind_of_operator_gives_the_cpus_results():
-    check(many_kinds, torch.randn(7, 9), torch.randn(7, 9), torch.tensor([0, 2, 1, 5]), torch.randn(4, 9))
+def test_a_graph_of_every_kind_of_operator_is_one_program_with_the_cpus_results():
+    with graphs(1, programs=1):
+        check(many_kinds, torch.randn(7, 9), torch.randn(7, 9), torch.tensor([0, 2, 1, 5]), torch.randn(4, 9))
 
 
 def block(image, weight, bias, projection):
@@ -83,16 +101,16 @@ def block(image, weight, bias, projection):
     return F.layer_norm(F.gelu(hidden @ projection), (6,)).log_softmax(-1)
 
 
-def test_forward_and_backward_are_compiled():
-    check(
-        block,
-        torch.randn(2, 3, 8, 8, requires_grad=True),
-        torch.randn(4, 3, 3, 3, requires_grad=True),
-        torch.randn(4, requires_grad=True),
-        torch.randn(16, 6, requires_grad=True),
-        gradients=True,
-    )
-    assert counters["aot_autograd"]["total"] == 1
+def test_forward_and_backward_are_a_program_each():
+    with graphs(2, programs=2):
+        check(
+            block,
+            torch.randn(2, 3, 8, 8, requires_grad=True),
+            torch.randn(4, 3, 3, 3, requires_grad=True),
+            torch.randn(4, requires_grad=True),
+            torch.randn(16, 6, requires_grad=True),
+            gradients=True,
+        )
 
 
 def test_one_compilation_serves_all_sizes():
@@ -100,16 +118,17 @@ def test_one_compilation_serves_all_sizes():
         return (x @ y).relu().sum(-1) + x.shape[0]
 
     compiled = torch.compile(function, dynamic=True)
-    for rows, inner, columns in ((5, 4, 6), (8, 3, 7), (130, 40, 11)):
-        check(function, torch.randn(rows, inner), torch.randn(inner, columns), compiled=compiled)
-    assert counters["stats"]["unique_graphs"] == 1
+    with graphs(1, programs=1):
+        for rows, inner, columns in ((5, 4, 6), (8, 3, 7), (130, 40, 11)):
+            check(function, torch.randn(rows, inner), torch.randn(inner, columns), compiled=compiled)
 
 
-def test_random_numbers_are_those_of_the_devices_generator():
+def test_random_operators_stay_outside_and_draw_from_the_devices_generator():
     def function(x):
         return F.dropout(x.sin(), 0.5) + torch.rand_like(x) * 2
 
-    with torch._inductor.config.patch(fallback_random=True):
+    random = ("aten.native_dropout.default", "aten.rand_like.default")
+    with torch._inductor.config.patch(fallback_random=True), graphs(1, programs=2, outside=random):
         check(function, torch.randn(7, 9))
 
 
@@ -134,6 +153,25 @@ def test_graphs_run_on_the_device_of_their_arguments():
     torch.testing.assert_close(result.cpu(), function(x, scalar))
 
 
+def test_sizes_become_expressions_with_the_same_values():
+    a, b = sympy.symbols("a b", integer=True, positive=True)
+    sizes = [
+        a * b + 2 * a - 3,
+        a**2 * 4,
+        FloorDiv(a + 7, 8) * b,
+        ModularIndexing(a, 2, b),
+        Mod(a * b, 5),
+        CeilDiv(a, 4),
+        Max(a, b, 3) - Min(a, 9),
+    ]
+    for size in sizes:
+        for values in ({a: 5, b: 3}, {a: 1, b: 1}, {a: 64, b: 7}):
+            names = {str(symbol): value for symbol, value in values.items()}
+            assert eval(size_text(size), {"min": min, "max": max}, names) == int(size.subs(values)), size
+    with pytest.raises(NoExpression, match="log"):
+        size_text(sympy.log(a))
+
+
 def test_what_a_kernel_raises_reaches_the_caller():
     compiled = torch.compile(lambda x, y: torch.div(x, y, rounding_mode="floor"))
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
@@ -144,23 +182,29 @@ def test_what_a_kernel_raises_reaches_the_caller():
 def test_caches_are_keyed_by_the_compilers_version(monkeypatch):
     from spyre_backend.compiler.inductor import backend
 
+    assert backend.compiler_version() in backend.cache_key()
+
     def run(version):
         torch._dynamo.reset()
         counters.clear()
         monkeypatch.setattr(backend, "compiler_version", lambda: version)
         torch.compile(lambda x: x * 3 + 1)(torch.ones(5, device="spyre"))
-        return counters["inductor"]["fxgraph_cache_hit"], counters["aot_autograd"]["autograd_cache_hit"]
+        return counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
 
     run("first")
-    assert sum(run("first")) > 0
-    assert run("a version that nobody has compiled with") == (0, 0)
+    assert run("first") > 0
+    assert run(f"nobody has compiled with {uuid.uuid4()}") == 0
 
 
-def test_the_compilers_version_is_that_of_its_sources():
-    from spyre_backend.compiler.inductor import backend
+def test_code_from_a_cache_makes_its_program_again(tmp_path, monkeypatch):
+    def function(x):
+        return x.cos() * 3
 
-    assert backend.compiler_version() == backend.compiler_version.__wrapped__()
-    assert len(backend.compiler_version()) == 64
+    check(function, torch.randn(5))
+    torch._dynamo.reset()
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    check(function, torch.randn(5))
+    assert len(list(tmp_path.rglob("manifest.json"))) == 1
 
 
 def test_a_cpp_wrapper_is_refused_with_the_setting_to_change():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from importlib import metadata
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +16,7 @@ from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from spyre_backend.compiler.inductor.scheduling import SpyreScheduling as Scheduling
 from spyre_backend.compiler.inductor.wrapper import SpyreWrapper as PythonWrapperCodegen
+from spyre_backend.programs.version import compiler_version
 
 __all__ = ["CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "register"]
 
@@ -60,21 +58,14 @@ class _SpyreOverrides(DeviceOpOverrides):
         return "torch.spyre.current_stream()"
 
 
-def _package_version() -> str:
+def cache_key() -> str:
+    """Names what generated code depends on: this package's version and a hash of the compiler's sources."""
     try:
-        return metadata.version("spyre-conformance")
+        version = metadata.version("spyre-conformance")
     except metadata.PackageNotFoundError:
-        # A source tree that is only on the path; the hash of the sources tells such trees apart.
-        return "source"
-
-
-@functools.cache
-def compiler_version() -> str:
-    """Names what generated code depends on: this package's version and the compiler's sources."""
-    total = hashlib.sha256(_package_version().encode())
-    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
-        total.update(path.name.encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()
+        # A source tree that is only on the path; the hash tells such trees apart.
+        version = "source"
+    return f"{version} {compiler_version()}"
 
 
 class _CacheKey(CustomGraphModulePass):
@@ -84,7 +75,7 @@ class _CacheKey(CustomGraphModulePass):
         pass
 
     def uuid(self) -> str:
-        return compiler_version()
+        return cache_key()
 
 
 def register() -> None:

@@ -1,4 +1,4 @@
-"""What generated code calls: the library of a graph's kernels."""
+"""What generated code calls: the library of a graph's kernels, its programs, statistics."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppCodeCache, CppPythonBindingsCodeCache
 
 from spyre_backend import _C
+from spyre_backend.compiler import stats
+from spyre_backend.programs import JobPlan, ProgramBuilder, launch_jobplan, prepare_kernel
 
 
 class _Library(CppCodeCache):
@@ -59,3 +61,52 @@ class Kernels:
             address = ctypes.cast(getattr(self._load(), name), ctypes.c_void_p).value
             self._addresses[name] = address
         _C.run_fused_kernel(address, device, tensors, numbers)
+
+
+class Program:
+    """A program of a graph: its artifact is made, and prepared on its device, when the generated module is loaded.
+
+    Calling it launches it on the current stream with tensors, then sizes, in the order of its arguments.
+    """
+
+    def __init__(
+        self, name: str, build: Callable[[ProgramBuilder], None], device: int, kernels: Kernels | None
+    ) -> None:
+        """Describes a program.
+
+        Args:
+            name: for messages and timelines.
+            build: makes it with a builder.
+            device: index of its device.
+            kernels: the library, where it calls fused kernels.
+        """
+        self.name = name
+        self._build = build
+        self._device = torch.device("spyre", device)
+        self._kernels = kernels
+        self.plan: JobPlan | None = None
+
+    def prepare(self) -> None:
+        """Writes the artifact, unless the cache has it, and prepares it. Waits for the compiler."""
+        builder = ProgramBuilder(self.name)
+        self._build(builder)
+        if self._kernels is not None:
+            builder.library(self._kernels.path)
+        self.plan = prepare_kernel(builder.write(), self._device)
+
+    def __call__(self, *arguments: torch.Tensor | int) -> None:
+        """Launches it."""
+        launch_jobplan(self.plan, arguments)
+
+
+def record(programs: Sequence[Program], *, kernels: int, outside: Sequence[str]) -> None:
+    """Ends the loading of a generated module: prepares its programs and counts it.
+
+    Args:
+        programs: in the order of their launches.
+        kernels: number of fused kernels.
+        outside: what is in no program, by name.
+    """
+    for program in programs:
+        program.prepare()
+    stats.count_graph(programs=len(programs), kernels=kernels, outside=outside)
