@@ -3,7 +3,8 @@
 #   make demo                 the whole loop on this machine; stays up until Ctrl-C (DEMO_ONCE=1: stops at the end)
 #   make test                 every test          make lint      style, types, borders, workflows
 #   make demo TORCH=2.13.0    with another torch, in a virtual environment of its own
-#   make bench                the benchmarks      make clean     forget what was built (keeps .venv)
+#   make bench                the benchmarks, kept in benchmarks/results; BENCH="FILES" runs some
+#   make clean                forget what was built (keeps .venv)
 #   make sanitize             the card's tests under ThreadSanitizer, then AddressSanitizer
 
 TORCH ?= 2.14.1
@@ -59,7 +60,7 @@ format: setup
 	@git ls-files '*.cpp' '*.h' | xargs -r $(BIN)/clang-format -i
 
 bench: setup
-	@set -e; for file in $(BENCH); do echo "bench: $$file"; $(BIN)/python $$file; done
+	@$(BIN)/python benchmarks/run.py $(BENCH)
 
 clean:
 	@rm -rf build *.egg-info spyre_backend/_C.*.so .venv*/.setup-extension
