@@ -41,6 +41,11 @@ def binary_for(torch_version: str) -> Path:
     return PACKAGE / f"_C.torch-{torch_minor(torch_version)}.{python_tag()}.so"
 
 
+def objects_for(torch_version: str) -> Path:
+    """The folder with the object files and the build file for a torch version and the running interpreter."""
+    return PACKAGE.parent / "build" / "spyre_backend" / f"torch-{torch_minor(torch_version)}-{python_tag()}"
+
+
 def in_checkout() -> bool:
     """Whether this package lies in the project's source tree, as an editable install does."""
     return (PACKAGE.parent / "pyproject.toml").is_file()
@@ -150,7 +155,7 @@ def build(verbose: bool = False) -> Path:
 
     compiler, ninja = find_compiler(), find_ninja()
     target = binary_for(torch.__version__)
-    folder = PACKAGE.parent / "build" / "spyre_backend" / f"torch-{torch_minor(torch.__version__)}-{python_tag()}"
+    folder = objects_for(torch.__version__)
     try:
         for layer in LAYERS:
             (folder / layer).mkdir(parents=True, exist_ok=True)

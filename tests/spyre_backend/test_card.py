@@ -45,39 +45,3 @@ def test_no_torch_symbol_in_the_card(program):
     symbols = subprocess.run(["nm", "-C", program], capture_output=True, text=True, check=True).stdout
     assert "c10::" not in symbols
     assert "at::Tensor" not in symbols
-
-
-MUTANTS = {
-    "barrier_dropped": "S_4_the_fetch_unit_runs_ahead_unless_there_is_a_barrier",
-    "raw_edge_dropped": "R4_5_read_after_write",
-    "war_edge_dropped": "R4_5_write_after_read",
-    "waw_edge_dropped": "R4_5_write_after_write",
-    "storage_offset_dropped": "R3_4_an_offset_is_part_of_the_address",
-    "memory_freed_at_submission": "R1_8_memory_lives_until_its_operation_has_completed",
-    "event_signalled_at_issue": "R4_9_a_signal_fires_after_everything_before_it",
-    "last_error_instead_of_first": "R4_15_the_first_error_stays_when_the_stream_is_given_up_later",
-    "staging_buffer_released_at_submission": "R3_8_a_staging_pool_holds_back_who_runs_ahead",
-}
-
-
-@pytest.fixture(scope="session")
-def mutants():
-    """The test program with every mutant built in, none active unless asked for."""
-    return compile_card_program("mutants")
-
-
-def test_every_mutant_in_the_sources_is_tried():
-    used = set()
-    for path in (build.SOURCES / "card").iterdir():
-        used |= set(re.findall(r"SPYRE_MUTANT\((\w+)\)", path.read_text())) - {"name"}
-    assert used == set(MUTANTS)
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_mutant_is_killed(mutants, mutant):
-    """The test passes without the mutant and fails, by its own check, with it."""
-    test = MUTANTS[mutant]
-    assert subprocess.run([mutants, test], timeout=60).returncode == 0
-    process = subprocess.run([mutants, "--mutant", mutant, test], capture_output=True, text=True, timeout=60)
-    assert process.returncode == 1, f"{mutant} survived"
-    assert "does not hold" in process.stderr

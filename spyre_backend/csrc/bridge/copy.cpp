@@ -3,6 +3,7 @@
 #include "bridge/host_allocator.h"
 #include "bridge/host_view.h"
 #include "bridge/runtime.h"
+#include "card/mutant.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -20,7 +21,9 @@ constexpr auto kSpyre = c10::DeviceType::PrivateUse1;
 constexpr std::size_t kDetachedBytes = 64 * 1024;
 
 card::Span span_of(const at::Tensor& tensor) {
-  return {Runtime::get().arena().position(tensor.const_data_ptr()), tensor.nbytes()};
+  const void* token =
+      SPYRE_MUTANT(storage_offset_dropped) ? tensor.storage().data() : tensor.const_data_ptr();
+  return {Runtime::get().arena().position(token), tensor.nbytes()};
 }
 
 // Keeps the storages of both sides alive until the transfer has completed.

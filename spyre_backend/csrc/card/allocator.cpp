@@ -1,8 +1,6 @@
 #include "card/allocator.h"
 
 #include "card/error.h"
-#include "card/mutant.h"
-#include "card/operation.h"
 
 #include <algorithm>
 #include <bit>
@@ -19,13 +17,6 @@ void Gauge::add(std::int64_t amount) {
 void Gauge::remove(std::int64_t amount) {
   current -= amount;
   freed += amount;
-}
-
-Span slice(const Block& block, std::uint64_t offset, std::uint64_t bytes) {
-  if (offset > block.length || bytes > block.length - offset)
-    throw MemoryFault(std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
-                      " are not part of an allocation of " + std::to_string(block.length) + " bytes");
-  return {block.position + (SPYRE_MUTANT(storage_offset_dropped) ? 0 : offset), bytes};
 }
 
 RegionAllocator::RegionAllocator(const Arena& arena, std::uint64_t position, std::uint64_t capacity,
@@ -453,13 +444,12 @@ void RegionAllocator::refuse(std::uint64_t bytes) {
   }
   const auto in_use = std::to_string(stats_.regions.current);
   throw OutOfMemory("cannot allocate " + std::to_string(bytes) + " bytes: " + std::to_string(available) +
-                        " of " + std::to_string(capacity_) + " bytes are free, the largest free block has " +
-                        std::to_string(largest) + " bytes, " +
-                        (options_.mode == Mode::VF ? in_use + " of " + std::to_string(options_.handles) +
-                                                         " region handles are in use"
-                                                   : in_use + " region handles are in use") +
-                        list,
-                    bytes, available, largest);
+                    " of " + std::to_string(capacity_) + " bytes are free, the largest free block has " +
+                    std::to_string(largest) + " bytes, " +
+                    (options_.mode == Mode::VF
+                         ? in_use + " of " + std::to_string(options_.handles) + " region handles are in use"
+                         : in_use + " region handles are in use") +
+                    list);
 }
 
 std::vector<RegionInfo> RegionAllocator::regions_locked() const {

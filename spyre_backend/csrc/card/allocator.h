@@ -86,11 +86,6 @@ struct Block {
   Block* bin_next;
 };
 
-// Bytes [offset, offset + bytes) of a live block, as a position of the arena: a tensor's storage offset is
-// part of its address. Throws MemoryFault for more than the block holds.
-struct Span;
-Span slice(const Block& block, std::uint64_t offset, std::uint64_t bytes);
-
 // One region in use.
 struct RegionInfo {
   RegionId id;

@@ -2,7 +2,6 @@
 // threw itself.
 #pragma once
 
-#include <cstdint>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -48,16 +47,11 @@ public:
   using CardError::CardError;
 };
 
-// No free range is long enough. Carries the figures a message or a retry policy needs, in bytes.
+// No free range is long enough. The text has the request, what is free, the largest block and the handles in
+// use.
 class OutOfMemory final : public CardError {
 public:
-  OutOfMemory(const std::string& text, std::uint64_t requested, std::uint64_t available,
-              std::uint64_t largest)
-      : CardError(text), requested(requested), available(available), largest(largest) {}
-
-  const std::uint64_t requested;
-  const std::uint64_t available;
-  const std::uint64_t largest;
+  using CardError::CardError;
 };
 
 // The message of an exception of any type.

@@ -1,6 +1,5 @@
 // The card on its own: no torch. `card_test NAME...` runs tests and exits 0, or prints what is wrong with the
-// first that fails and exits 1. A program compiled with SPYRE_MUTANTS takes `--mutant NAME` first.
-#include "card/mutant.h"
+// first that fails and exits 1.
 #include "harness.h"
 
 #include <iostream>
@@ -14,12 +13,6 @@ int main(int count, char** arguments) {
       std::cout << name << "\n";
     return 0;
   }
-#ifdef SPYRE_MUTANTS
-  if (names.size() > 2 && names[0] == "--mutant") {
-    spyre::card::active_mutant = names[1];
-    names.erase(names.begin(), names.begin() + 2);
-  }
-#endif
   if (names.empty()) {
     std::cerr << "usage: card_test --list | NAME...\n";
     return 2;

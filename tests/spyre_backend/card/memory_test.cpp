@@ -257,14 +257,6 @@ TEST(R2_14_out_of_memory_names_the_figures_and_changes_nothing) {
   CHECK(memory.stats().retries == 1);
 }
 
-TEST(R3_4_an_offset_is_part_of_the_address) {
-  Card card;
-  Block* block = card.device.memory().allocate(1024);
-  CHECK((slice(*block, 256, 128) == Span{block->position + 256, 128}));
-  message_of<MemoryFault>([&] { slice(*block, 1000, 128); });
-  card.device.memory().free(block);
-}
-
 TEST(S_3_accesses_are_checked) {
   Card card;
   Block* block = card.device.memory().allocate(256);
