@@ -126,6 +126,13 @@ void collect_garbage() {
   PyGC_Collect();
 }
 
+// A thread that sleeps for another one must not keep Python from it: the other may run a Python callback.
+std::function<void()> leave_python() {
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0)
+    return nullptr;
+  return [state = PyEval_SaveThread()] { PyEval_RestoreThread(state); };
+}
+
 py::object generator_object(int index) {
   const at::Generator& generator = default_generator(static_cast<c10::DeviceIndex>(index));
   return py::reinterpret_steal<py::object>(THPGenerator_Wrap(generator));
@@ -152,6 +159,7 @@ PYBIND11_MODULE(_C, module) {
     }
   });
   set_garbage_collector(&collect_garbage);
+  set_before_sleep(&leave_python);
   module.def("start", [] { Runtime::get(); }, Released());
   module.def("started", &Runtime::started);
   module.def("in_bad_fork", &Runtime::in_bad_fork);

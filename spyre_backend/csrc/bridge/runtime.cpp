@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <c10/util/Exception.h>
+#include <functional>
 #include <mutex>
 #include <pthread.h>
 
@@ -15,6 +16,7 @@ constexpr int kPoolStreams = 32;
 
 std::mutex start_mutex;
 std::atomic<bool> bad_fork{false};
+std::function<std::function<void()>()> before_sleep;
 
 thread_local c10::DeviceIndex tls_device = 0;
 // Stream ids by device; shorter than the number of devices while the default stream is current.
@@ -36,7 +38,7 @@ Runtime* Runtime::instance_ = nullptr;
 Runtime::Runtime(const Settings& settings)
     : arena_(card::RegionAllocator::footprint(settings.memory_bytes) *
              static_cast<std::uint64_t>(settings.devices)),
-      scheduler_({settings.clock, {}, settings.host_workers}),
+      scheduler_({settings.clock, {}, settings.host_workers, before_sleep}),
       events_(std::make_unique<card::SoftwareEvents>()),
       arena_per_device_(card::RegionAllocator::footprint(settings.memory_bytes)) {
   for (int index = 0; index < settings.devices; ++index) {
@@ -98,6 +100,10 @@ void Runtime::shut_down() {
   scheduler_.shut_down();
   for (auto& device : devices_)
     device->end_threads();
+}
+
+void set_before_sleep(std::function<std::function<void()>()> call) {
+  before_sleep = std::move(call);
 }
 
 c10::DeviceIndex device_count() {

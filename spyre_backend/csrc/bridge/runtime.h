@@ -9,6 +9,7 @@
 #include <c10/core/Stream.h>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -62,6 +63,10 @@ private:
   mutable std::mutex preparations_mutex_;
   std::unordered_map<const card::Queue*, card::Queue*> preparations_; // by stream
 };
+
+// What threads do before they sleep for another one (card::Scheduler::Options::before_sleep). Set before the
+// runtime starts.
+void set_before_sleep(std::function<std::function<void()>()> before_sleep);
 
 // Number of devices, without starting the runtime. Throws for an invalid setting.
 c10::DeviceIndex device_count();

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace spyre::card {
@@ -49,5 +50,14 @@ struct Item {
   std::shared_ptr<Fetch> fetch; // null while nobody has begun to read the program
   std::exception_ptr fault;     // why the version that a wait waits for failed
 };
+
+// Name in timelines of the kind of operation with this index in Operation::body.
+const char* label_of(std::size_t kind);
+// Throws InvalidArgument for a transfer that does not start at a stick or whose sides differ in length.
+void check_transfer(const Operation& operation);
+// Everything the operation touches: its body's spans and what it declares, which it gives away.
+Footprint footprint_of(Operation& operation);
+// An awaited version, for messages.
+std::string wait_text(const EventWait& wait);
 
 } // namespace spyre::card

@@ -7,12 +7,10 @@
 #include "card/queue.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <iterator>
-#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 
 namespace spyre::card {
 namespace {
@@ -36,83 +34,7 @@ bool inside(const Pipeline& pipeline) {
   return false;
 }
 
-// Combines one lambda per kind of operation for std::visit.
-template <class... Cases> struct Match : Cases... {
-  using Cases::operator()...;
-};
-template <class... Cases> Match(Cases...) -> Match<Cases...>;
-
-// In the order of Operation::body.
-constexpr std::array kLabels{"host callback", "copy to device", "copy to host", "copy to peer",
-                             "compute",       "fill",           "signal",       "wait"};
-
-void check_transfer(const Operation& operation) {
-  const auto check = [](const Span& span) {
-    if (span.position % kStickBytes != 0)
-      throw InvalidArgument("a transfer starts at position " + std::to_string(span.position) +
-                            " of device memory, which is not a multiple of " + std::to_string(kStickBytes) +
-                            " bytes");
-  };
-  std::visit(Match{
-                 [&](const CopyToDevice& op) { check(op.device); },
-                 [&](const CopyToHost& op) { check(op.device); },
-                 [&](const CopyPeer& op) {
-                   check(op.source);
-                   check(op.target);
-                   if (op.source.bytes != op.target.bytes)
-                     throw InvalidArgument("a copy between devices has a source of " +
-                                           std::to_string(op.source.bytes) + " bytes and a target of " +
-                                           std::to_string(op.target.bytes));
-                 },
-                 [](const auto&) {},
-             },
-             operation.body);
-}
-
-// Everything the operation touches: its body's spans and what it declares.
-Footprint footprint_of(Operation& operation) {
-  Footprint all = std::move(operation.footprint);
-  std::visit(Match{
-                 [&](const CopyToDevice& op) { all.writes.push_back(op.device); },
-                 [&](const CopyToHost& op) { all.reads.push_back(op.device); },
-                 [&](const CopyPeer& op) {
-                   all.reads.push_back(op.source);
-                   all.writes.push_back(op.target);
-                 },
-                 [&](const Fill& op) { all.writes.push_back(op.device); },
-                 [](const auto&) {},
-             },
-             operation.body);
-  return all;
-}
-
-std::string stream_text(const Queue& queue) {
-  return "stream " + std::to_string(queue.id()) + " of device " + std::to_string(queue.device().index());
-}
-
-std::string wait_text(const EventWait& wait) {
-  return wait.event->name() + " (version " + std::to_string(wait.version) + ")";
-}
-
 } // namespace
-
-const char* name_of(PipelineKind kind) {
-  switch (kind) {
-  case PipelineKind::Compute:
-    return "compute";
-  case PipelineKind::ToDevice:
-    return "h2d";
-  case PipelineKind::ToHost:
-    return "d2h";
-  case PipelineKind::Peer:
-    return "peer";
-  case PipelineKind::Host:
-    return "host";
-  case PipelineKind::Fetch:
-    return "fetch";
-  }
-  return "unknown";
-}
 
 Scheduler::Scheduler(const Options& options)
     : options_(options), host_(PipelineKind::Host, -1, std::max(1u, options.host_workers)) {}
@@ -133,31 +55,6 @@ Ticks Scheduler::time_now() const {
 Ticks Scheduler::now() {
   const Lock lock(mutex_);
   return time_now();
-}
-
-Ticks Scheduler::cost_of(const Item& item) const {
-  const CostModel& costs = options_.costs;
-  const Operation& operation = item.operation;
-  const auto transfer = [&](std::uint64_t bytes, double rate) {
-    return costs.transfer + CostModel::at_rate(bytes, rate);
-  };
-  const Ticks own =
-      operation.cost
-          ? *operation.cost
-          : std::visit(
-                Match{
-                    [&](const HostCallback&) { return costs.host_callback; },
-                    [&](const CopyToDevice& op) { return transfer(op.device.bytes, costs.to_device_rate); },
-                    [&](const CopyToHost& op) { return transfer(op.device.bytes, costs.to_host_rate); },
-                    [&](const CopyPeer& op) { return transfer(op.source.bytes, costs.peer_rate); },
-                    [&](const Compute&) { return costs.compute; },
-                    [&](const Fill& op) {
-                      return costs.compute + CostModel::at_rate(op.device.bytes, costs.memory_rate);
-                    },
-                    [](const auto&) { return Ticks{0}; },
-                },
-                operation.body);
-  return own + (item.fetch == nullptr ? 0 : std::max(Ticks{0}, item.fetch->end - item.start));
 }
 
 // ---------------------------------------------------------------------------------- from the host
@@ -240,12 +137,15 @@ std::exception_ptr Scheduler::drain(Queue& queue, std::uint64_t* order) {
   Lock lock(mutex_);
   const std::uint64_t target = queue.last_;
   const auto done = [&] { return queue.completed_ >= target && queue.outside_ == 0; };
-  if (options_.clock == ClockKind::Virtual)
-    drive(lock, done);
-  if (!done()) {
-    ++queue.sleepers_;
-    queue.changed_.wait(lock, done);
-    --queue.sleepers_;
+  while (!done()) {
+    if (options_.clock == ClockKind::Virtual)
+      drive(lock, done);
+    // What is left is with another thread.
+    if (!done()) {
+      ++queue.sleepers_;
+      sleep(lock, queue.changed_);
+      --queue.sleepers_;
+    }
   }
   if (order != nullptr)
     *order = queue.error_order_;
@@ -321,7 +221,7 @@ void Scheduler::close(Queue& queue) {
     // What is left is with another thread.
     if (!done()) {
       ++queue.sleepers_;
-      queue.changed_.wait(lock);
+      sleep(lock, queue.changed_);
       --queue.sleepers_;
     }
   }
@@ -349,7 +249,7 @@ void Scheduler::shut_down() {
       });
       // No signal can come any more when nothing runs and nothing can be submitted.
       if (moving || !give_up_waits(/*shutting_down=*/true))
-        quiet_.wait(lock);
+        sleep(lock, quiet_);
       settle(lock);
     }
   }
@@ -445,7 +345,8 @@ void Scheduler::begin_turn(Queue& queue, TurnState& turn) {
     settle(lock);
     if (options_.clock == ClockKind::Virtual)
       drive(lock, [&] { return turn.granted; });
-    turn.wake.wait(lock, [&] { return turn.granted; });
+    while (!turn.granted)
+      sleep(lock, turn.wake);
     if (turn.error)
       std::rethrow_exception(turn.error);
   }
@@ -491,18 +392,14 @@ void Scheduler::grant(TurnState& turn) {
 
 // ----------------------------------------------------------------------------- what happens next
 
-Pipeline* Scheduler::pipeline_of(const Item& item) const {
-  Device& device = item.queue->device_;
-  return std::visit(Match{
-                        [&](const HostCallback&) { return const_cast<Pipeline*>(&host_); },
-                        [&](const CopyToDevice&) { return &device.to_device(); },
-                        [&](const CopyToHost&) { return &device.to_host(); },
-                        [&](const CopyPeer&) { return &device.peer(); },
-                        [&](const Compute&) { return &device.compute(); },
-                        [&](const Fill&) { return &device.compute(); },
-                        [](const auto&) { return static_cast<Pipeline*>(nullptr); },
-                    },
-                    item.operation.body);
+void Scheduler::sleep(Lock& lock, std::condition_variable& until) const {
+  const std::function<void()> resume = options_.before_sleep ? options_.before_sleep() : nullptr;
+  until.wait(lock);
+  if (!resume)
+    return;
+  lock.unlock();
+  resume();
+  lock.lock();
 }
 
 void Scheduler::settle(Lock& lock) {
@@ -804,7 +701,7 @@ void Scheduler::resolve_waits(const Event& event) {
 void Scheduler::record(const Item& item, PipelineKind kind, Ticks start, Ticks end) {
   const std::string& label = item.operation.label;
   intervals_.push_back({item.queue->device_.index(), kind, item.queue->id_, item.id,
-                        label.empty() ? kLabels[item.kind] : label, start, end});
+                        label.empty() ? label_of(item.kind) : label, start, end});
 }
 
 // -------------------------------------------------------------------------------------- fetch unit
@@ -848,86 +745,6 @@ void Scheduler::fetch_ahead(Device& device) {
   unit.held = &next;
 }
 
-// --------------------------------------------------------------------------------------- deadlocks
-
-const EventWait* Scheduler::parked_wait(const Queue& queue) const {
-  if (queue.in_flight_ || queue.items_.empty())
-    return nullptr;
-  const Item& head = *queue.items_.front();
-  if (!head.waits || head.blockers != 0)
-    return nullptr;
-  return std::get_if<EventWait>(&head.operation.body);
-}
-
-std::vector<Queue*> Scheduler::blockers_of(const Queue& queue) const {
-  std::vector<Queue*> result;
-  if (queue.in_flight_ || queue.items_.empty())
-    return result;
-  const Item& head = *queue.items_.front();
-  for (const std::uint64_t id : head.predecessors)
-    if (const auto item = tracked_.find(id); item != tracked_.end())
-      result.push_back(item->second->queue);
-  if (const EventWait* wait = parked_wait(queue)) {
-    // Any later version reaches this one too.
-    const auto signal = pending_signals_.lower_bound({wait->event.get(), wait->version});
-    if (signal != pending_signals_.end() && signal->first.first == wait->event.get())
-      result.push_back(signal->second);
-  }
-  return result;
-}
-
-void Scheduler::look_for_deadlock(Queue& queue) {
-  // A path of queues, each waiting for the next, from `queue` back to it.
-  std::vector<Queue*> path;
-  std::set<Queue*> seen;
-  const std::function<bool(Queue&)> search = [&](Queue& at) {
-    path.push_back(&at);
-    for (Queue* next : blockers_of(at)) {
-      if (next == &queue)
-        return true;
-      if (seen.insert(next).second && search(*next))
-        return true;
-    }
-    path.pop_back();
-    return false;
-  };
-  if (!search(queue))
-    return;
-  std::string text = "deadlock:";
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    const Queue& next = *path[(i + 1) % path.size()];
-    text += (i == 0 ? " " : "; ") + stream_text(*path[i]);
-    if (const EventWait* wait = parked_wait(*path[i]))
-      text += " waits for " + wait_text(*wait) + ", which " + stream_text(next) + " signals only later";
-    else
-      text += " waits for memory that " + stream_text(next) + " uses first";
-  }
-  for (Queue* member : path) {
-    if (parked_wait(*member) == nullptr)
-      continue;
-    fail(*member, std::make_exception_ptr(Deadlock(text)));
-    bury_head(*member);
-    changed_.push_back(member);
-  }
-}
-
-bool Scheduler::give_up_waits(bool shutting_down) {
-  bool any = false;
-  for (Queue* queue : queues_) {
-    const EventWait* wait = parked_wait(*queue);
-    if (wait == nullptr)
-      continue;
-    any = true;
-    const std::string what =
-        stream_text(*queue) + " waits for " + wait_text(*wait) + ", which no submitted operation can signal";
-    fail(*queue, shutting_down ? std::make_exception_ptr(ShutDown("shut down: " + what))
-                               : std::make_exception_ptr(Deadlock("deadlock: " + what)));
-    bury_head(*queue);
-    changed_.push_back(queue);
-  }
-  return any;
-}
-
 // ----------------------------------------------------------------------------------- virtual clock
 
 void Scheduler::spend(Lock& lock, Ticks cost) {
@@ -942,7 +759,7 @@ void Scheduler::drive(Lock& lock, const std::function<bool()>& done, Ticks limit
   const auto self = std::this_thread::get_id();
   while (!done()) {
     if (driver_ != std::thread::id{} && driver_ != self) {
-      driven_.wait(lock);
+      sleep(lock, driven_);
       continue;
     }
     if (ends_.empty()) {

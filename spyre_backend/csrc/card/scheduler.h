@@ -79,6 +79,10 @@ public:
     ClockKind clock = ClockKind::Wall;
     CostModel costs = {};
     unsigned host_workers = 16; // host callbacks at a time, over all devices
+    // Called when a thread is about to sleep until another one has done something: gives up what that one may
+    // need, for instance an interpreter's lock, and returns what takes it back, or null. The first is called
+    // with the scheduler's lock and must not wait, the second without.
+    std::function<std::function<void()>()> before_sleep = {};
   };
 
   explicit Scheduler(const Options& options);
@@ -86,7 +90,6 @@ public:
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  ClockKind clock() const { return options_.clock; }
   const CostModel& costs() const { return options_.costs; }
 
   // Time since the scheduler was made.
@@ -139,6 +142,7 @@ private:
   Ticks cost_of(const Item& item) const;
   Ticks time_now() const;
   bool runs_here(const Queue& queue, const Item& item) const;
+  void sleep(Lock& lock, std::condition_variable& until) const; // may wake for nothing
   void settle(Lock& lock);
   void advance(Queue& queue);
   void dispatch(Pipeline& pipeline);
