@@ -245,6 +245,7 @@ TEST(S_4_a_program_is_never_read_while_an_operation_writes_it) {
       writer.submit({CopyPeer{ones, span}});
       writer.submit({Fill{span, 2}});
       writer.submit({CopyToDevice{threes.data(), span}});
+      writer.synchronize();
     }
   });
   std::atomic<int> torn{0};
