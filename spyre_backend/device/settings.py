@@ -31,6 +31,8 @@ class Settings:
             the card at a time; with all in use the next one waits.
         correction_regions: ``SPYRE_CORRECTION_REGIONS``, 1 to 64: launches of one program that may be patched before
             the first of them has run.
+        launch: ``SPYRE_LAUNCH``. ``"patch"``: as docs/programs.md says; ``"windows"`` and ``"graph"`` are older
+            schemes, for comparison.
     """
 
     mode: Literal["PF", "VF"]
@@ -43,6 +45,7 @@ class Settings:
     split_streams: bool
     staging_buffers: int
     correction_regions: int
+    launch: Literal["patch", "windows", "graph"]
 
 
 def settings() -> Settings:

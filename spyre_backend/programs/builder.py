@@ -19,6 +19,7 @@ from spyre_backend.programs.cache import ArtifactCache
 from spyre_backend.programs.errors import BuildError
 from spyre_backend.programs.expressions import Size, aligned, compile_size, literal, product, total
 from spyre_backend.programs.manifest import (
+    CONSTANTS,
     KERNELS,
     PROGRAM,
     Argument,
@@ -105,6 +106,7 @@ class ProgramBuilder:
         self._instructions: list[InstructionText] = []
         self._slots: list[Slot] = []
         self._storages: list[int | _Scratch] = []  # the slot of an argument's address, or memory to be planned
+        self._constants = bytearray()
         self._library: Path | None = None
         self._operations: list[Size] = []
         self._touched: list[Size] = []
@@ -159,6 +161,18 @@ class ProgramBuilder:
         """Memory of the launch itself, from the first instruction that uses it to the last."""
         self._storages.append(_Scratch(aligned(_extent(dtype, shape, strides, 0), STICK)))
         return self._operand(dtype, shape, strides, 0, len(self._storages) - 1)
+
+    def constant(self, tensor: torch.Tensor) -> Operand:
+        """A tensor that is part of the program; uploaded when it is prepared. Instructions only read it.
+
+        Args:
+            tensor: strided; its values are copied now.
+        """
+        values = tensor.detach().cpu().contiguous()
+        self._constants += b"\0" * (-len(self._constants) % STICK)
+        self._storages.append(self._slot(Slot(SlotKind.CONSTANT, value=len(self._constants))))
+        self._constants += values.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return self._operand(values.dtype, values.shape, values.stride(), 0, len(self._storages) - 1)
 
     def view(
         self,
@@ -272,6 +286,8 @@ class ProgramBuilder:
         # Last: describing operands may add slots.
         text = Text(len(self._slots), storages, operands, self._instructions)
         files = {PROGRAM: text.encode()}
+        if self._constants:
+            files[CONSTANTS] = bytes(self._constants)
         if self._library is not None:
             files[KERNELS] = self._library.read_bytes()
         manifest = Manifest(

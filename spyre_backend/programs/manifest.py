@@ -22,6 +22,7 @@ FORMAT = "spyre-code"
 VERSION = 1
 FILE = "manifest.json"
 PROGRAM = "program.bin"
+CONSTANTS = "constants.bin"
 KERNELS = "kernels.so"
 
 Parsed = TypeVar("Parsed")
@@ -35,6 +36,7 @@ class SlotKind(IntEnum):
     SCRATCH = 1
     SIZE = 2
     SCALAR = 3
+    CONSTANT = 4
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Slot:
     Attributes:
         kind: what it is.
         argument: the argument's number, for an address or a scalar.
-        value: bytes into the scratch memory, or the size.
+        value: bytes into the scratch memory or the constants, or the size.
     """
 
     kind: SlotKind
@@ -333,7 +335,8 @@ def from_json(text: str, directory: Path) -> Manifest:
         if name in names[:number]:
             raise ArtifactError(directory, f"{name!r} is a symbol already", f"symbols[{number}].name")
     arguments = document["arguments"].each(lambda node: _argument(node, names))
-    slots = document["slots"].each(lambda node: _slot(node, arguments, names))
+    binaries = _binaries(document["binaries"])
+    slots = document["slots"].each(lambda node: _slot(node, arguments, names, binaries))
     _check_bound(document, arguments, names)
     cost = document["cost"]
     return Manifest(
@@ -344,7 +347,7 @@ def from_json(text: str, directory: Path) -> Manifest:
         slots=slots,
         scratch=document["scratch"].size(names),
         cost=Cost(cost["bytes"].size(names), cost["operations"].size(names)),
-        binaries=_binaries(document["binaries"]),
+        binaries=binaries,
         preparation=_preparation(document["preparation"]),
         execution=_execution(document["execution"], len(slots)),
     )
@@ -378,11 +381,14 @@ def _argument(node: _Node, names: Sequence[str]) -> Argument:
     return TensorArgument(node["name"].text(), dtype, shape, strides, node["role"].choice("in", "out", "inout"))
 
 
-def _slot(node: _Node, arguments: Sequence[Argument], names: Sequence[str]) -> Slot:
+def _slot(node: _Node, arguments: Sequence[Argument], names: Sequence[str], binaries: Mapping[str, Binary]) -> Slot:
     kind = SlotKind[node["kind"].choice(*(kind.name.lower() for kind in SlotKind)).upper()]
     if kind in (SlotKind.SCRATCH, SlotKind.SIZE):
         node.only("kind", "value")
         return Slot(kind, value=node["value"].size(names))
+    if kind is SlotKind.CONSTANT:
+        node.only("kind", "value")
+        return Slot(kind, value=node["value"].whole(0, binaries[CONSTANTS].bytes if CONSTANTS in binaries else -1))
     node.only("kind", "argument")
     number = node["argument"].whole(0, _LARGEST)
     wanted = TensorArgument if kind is SlotKind.ADDRESS else ScalarArgument
@@ -417,7 +423,7 @@ def _check_bound(document: _Node, arguments: Sequence[Argument], names: Sequence
 
 def _binaries(node: _Node) -> dict[str, Binary]:
     node[PROGRAM]  # every program has a text
-    node.only(PROGRAM, KERNELS)
+    node.only(PROGRAM, CONSTANTS, KERNELS)
     result = {}
     for name in node.value:
         entry = node[name]

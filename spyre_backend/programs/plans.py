@@ -1,4 +1,4 @@
-"""``prepare_kernel`` and ``launch_jobplan``: the two calls that everything compiled ends in."""
+"""A prepared program: what it tells, and how it comes from an artifact."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -13,6 +14,7 @@ from spyre_backend import _C
 from spyre_backend.programs.errors import ArtifactError
 from spyre_backend.programs.expressions import Steps
 from spyre_backend.programs.manifest import (
+    CONSTANTS,
     FILE,
     KERNELS,
     PROGRAM,
@@ -25,6 +27,8 @@ from spyre_backend.programs.manifest import (
     from_json,
 )
 from spyre_backend.programs.version import compiler_version, torch_version
+
+Plan = TypeVar("Plan", bound="JobPlan")
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,8 @@ class JobPlan:
 
     @property
     def program_bytes(self) -> int:
-        """Device memory of the program: its text and its correction regions."""
-        return int(self._plan.text_bytes + self._plan.regions * self._plan.region_bytes)
+        """Device memory of the program: its text, its constants and its correction regions."""
+        return int(self._plan.image_bytes + self._plan.regions * self._plan.region_bytes)
 
     @property
     def regions(self) -> int:
@@ -104,6 +108,16 @@ class JobPlan:
         }
         return tuple(kinds[step.do] for step in self.manifest.execution)
 
+    def launch(self, arguments: Sequence[torch.Tensor | int | float]) -> None:
+        """Queues one execution on the current stream of the device.
+
+        Raises:
+            ValueError, TypeError: an argument is not what the program takes; nothing was queued.
+        """
+        self._plan.launch(arguments)
+        if self.manifest.synchronizes:
+            torch.accelerator.current_stream(self.device).synchronize()
+
     def __repr__(self) -> str:
         return (
             f"JobPlan({self.name!r}, {self.device}, {len(self.arguments)} arguments, {self.instructions} instructions, "
@@ -111,46 +125,30 @@ class JobPlan:
         )
 
 
-def prepare_kernel(directory: Path | str, device: torch.device | int | None = None) -> JobPlan:
-    """Makes an artifact ready for launches: reads, checks and parses it, allocates program memory and uploads, once.
+def load_plan(directory: Path, device: torch.device | int | None, kind: type[Plan]) -> Plan:
+    """Reads, checks and parses an artifact, allocates its program memory and uploads it.
 
     Args:
         directory: the artifact.
         device: a spyre device; the current one by default.
+        kind: the class of the plan: how it is launched.
 
     Raises:
         ArtifactError: the artifact is damaged, or was made for another PyTorch or by another compiler.
         torch.OutOfMemoryError: the program memory is full.
     """
-    directory = Path(directory)
     manifest = read_manifest(directory)
     text = _read_binary(directory, manifest, PROGRAM)
+    constants = _read_binary(directory, manifest, CONSTANTS) if CONSTANTS in manifest.binaries else b""
     library = ""
     if KERNELS in manifest.binaries:
         _read_binary(directory, manifest, KERNELS)
         library = str((directory / KERNELS).absolute())
-    index = _index(device)
     try:
-        plan = _C.JobPlan(_description(manifest), text, library, index)
+        plan = _C.JobPlan(_description(manifest), text, constants, library, _index(device))
     except _C.InvalidArgument as error:
         raise ArtifactError(directory, f"{PROGRAM}: {error}") from None
-    return JobPlan(manifest, directory, plan)
-
-
-def launch_jobplan(plan: JobPlan, arguments: Sequence[torch.Tensor | int | float]) -> None:
-    """Queues one execution on the current stream and returns; results are there when the stream gets to them.
-
-    Args:
-        plan: from :func:`prepare_kernel`.
-        arguments: in the order of ``plan.arguments``; outputs too, which the caller has allocated.
-
-    Raises:
-        ValueError, TypeError: an argument is not what the program takes; nothing was queued. What fails later is raised
-            by the next synchronisation of the stream.
-    """
-    plan._plan.launch(arguments)
-    if plan.manifest.synchronizes:
-        torch.accelerator.current_stream(plan.device).synchronize()
+    return kind(manifest, directory, plan)
 
 
 def read_manifest(directory: Path) -> Manifest:

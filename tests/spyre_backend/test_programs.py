@@ -114,20 +114,29 @@ def test_R4_19_without_anything_to_patch_there_is_no_preparation(cache):
     assert [step.do for step in plan.steps] == ["compute_on_device"]
 
 
-def test_R1_5_two_threads_on_two_streams_launch_one_plan(plan):
-    torch.manual_seed(0)
+def test_R1_5_threads_on_streams_of_their_own_launch_one_plan(plan):
+    """A patch of one must never come between the patch and the Compute of another."""
     failures = []
+    x, w, _ = tensors()
+    product = (x.cpu() @ w.cpu()).to("spyre")
 
-    def work():
-        with torch.spyre.stream(torch.spyre.Stream()):
-            for _ in range(200):
-                x, w, y = tensors(7)
-                launch_jobplan(plan, [x, w, y, 3.0])
-                expected = (x.cpu() @ w.cpu()) * 3.0
-                if not torch.allclose(y.cpu(), expected):
-                    failures.append((y.cpu(), expected))
+    def work(number):
+        try:
+            with torch.spyre.stream(torch.spyre.Stream()):
+                for round_ in range(20):
+                    factors = [number * 1000.0 + round_ * 50 + at for at in range(50)]
+                    results = [torch.zeros(N, M, device="spyre") for _ in factors]
+                    for factor, result in zip(factors, results, strict=True):
+                        launch_jobplan(plan, [x, w, result, factor])
+                    failures.extend(
+                        factor
+                        for factor, result in zip(factors, results, strict=True)
+                        if not torch.equal(result, product * factor)
+                    )
+        except Exception as error:
+            failures.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -172,6 +181,28 @@ def test_R3_4_a_storage_offset_is_part_of_the_address(plan):
         torch.testing.assert_close(y.cpu(), wide.cpu()[first : first + N] @ w.cpu())
 
 
+def test_constants_are_part_of_the_program(cache):
+    """Whatever their size, launches do not touch them: they are uploaded with the program."""
+    table = torch.arange(1 << 18, dtype=torch.float32).reshape(512, 512)
+    b = ProgramBuilder("table")
+    x = b.tensor("x", torch.float32, [512], [1])
+    y = b.tensor("y", torch.float32, [512], [1], role="out")
+    b.call("aten::mv.out", b.constant(table), x, out=y)
+    b.call("aten::add_.Tensor", y, b.constant(torch.tensor(2.0)))
+    directory = b.write(cache)
+    plan = prepare_kernel(directory)
+    assert plan.program_bytes > table.nbytes
+    x, y = torch.zeros(512, device="spyre"), torch.empty(512, device="spyre")
+    x[3] = 1
+    with torch.spyre.record_timeline() as timeline:
+        launch_jobplan(plan, [x, y])
+        torch.spyre.synchronize()
+    assert torch.equal(y.cpu(), table[:, 3] + 2)
+    assert len(patches(timeline.intervals)) == 1
+    with pytest.raises(ArtifactError, match="is not from 0 to"):
+        prepare_kernel(changed(directory, lambda document: document["slots"][2].update(value=1 << 30)))
+
+
 def test_views_of_views_share_memory(cache):
     b = ProgramBuilder("views")
     x = b.tensor("x", torch.float32, [4, 6], [6, 1], role="inout")
@@ -186,6 +217,32 @@ def test_views_of_views_share_memory(cache):
     expected = torch.zeros(4, 6)
     expected[1, 2:4] = torch.nextafter(torch.tensor(5.0), torch.tensor(6.0))
     assert torch.equal(x.cpu(), expected)
+
+
+@pytest.mark.parametrize("scheme", ["patch", "windows", "graph"])
+def test_the_older_schemes_give_the_same_results(cache, scheme):
+    plan = prepare_kernel(affine(cache), scheme=scheme)
+    for rows in (3, 50):
+        x, w, y = tensors(rows)
+        launch_jobplan(plan, [x, w, y, 0.5])
+        assert torch.equal(y.cpu(), (x.cpu() @ w.cpu()) * 0.5)
+
+
+def test_the_older_schemes_have_their_limits(cache):
+    b = ProgramBuilder("many")
+    operands = [b.tensor(f"x{i}", torch.float32, [1], [1], role="inout") for i in range(17)]
+    for operand in operands:
+        b.call("aten::neg_", operand)
+    directory = b.write(ArtifactCache(cache.root / "limits"))
+    given = [torch.ones(1, device="spyre") for _ in operands]
+    with pytest.raises(ValueError, match="17 tensor arguments, but the card has 16 address windows"):
+        launch_jobplan(prepare_kernel(directory, scheme="windows"), given)
+    graph = prepare_kernel(directory, scheme="graph")
+    launch_jobplan(graph, given)
+    assert {one.item() for one in given} == {-1.0}
+    shutil.rmtree(directory)
+    with pytest.raises(ArtifactError, match="can't be read"):
+        launch_jobplan(graph, given)
 
 
 # --------------------------------------------------------------------------- order, patches and the fetch unit
@@ -590,12 +647,12 @@ def test_no_text_of_a_program_can_crash_the_card(artifact):
     for word, value in itertools.product(range(len(text) // 8), (-1, 1 << 40, 3)):
         spoiled = text[: word * 8] + value.to_bytes(8, "little", signed=True) + text[word * 8 + 8 :]
         try:
-            _C.JobPlan(description, spoiled, "", 0)
+            _C.JobPlan(description, spoiled, b"", "", 0)
         except (torch.spyre.InvalidArgument, RuntimeError):
             refused += 1
     for length in range(0, len(text), 8):
         with pytest.raises(torch.spyre.InvalidArgument, match="program text"):
-            _C.JobPlan(description, text[:length], "", 0)
+            _C.JobPlan(description, text[:length], b"", "", 0)
     assert refused > 100
 
 

@@ -8,6 +8,7 @@
 #include "programs/bindings.h"
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <array>
 #include <memory>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
@@ -69,6 +70,8 @@ py::dict settings() {
   result["split_streams"] = settings.split_streams;
   result["staging_buffers"] = settings.staging_buffers;
   result["correction_regions"] = settings.correction_regions;
+  constexpr std::array kSchemes{"patch", "windows", "graph"};
+  result["launch"] = kSchemes[static_cast<std::size_t>(settings.launch)];
   return result;
 }
 

@@ -66,6 +66,9 @@ Settings read_settings() {
   settings.staging_buffers = static_cast<std::size_t>(number_from("SPYRE_STAGING_BUFFERS", 4, 1, 1024, true));
   settings.correction_regions =
       static_cast<std::size_t>(number_from("SPYRE_CORRECTION_REGIONS", 2, 1, 64, true));
+  settings.launch = choice_from<LaunchScheme>(
+      "SPYRE_LAUNCH",
+      {{"patch", LaunchScheme::Patch}, {"windows", LaunchScheme::Windows}, {"graph", LaunchScheme::Graph}});
   return settings;
 }
 

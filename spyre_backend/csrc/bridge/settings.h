@@ -10,6 +10,8 @@ namespace spyre::bridge {
 
 // Read once, when the first setting is needed. An invalid value is a ValueError that names variable and
 // value.
+enum class LaunchScheme { Patch, Windows, Graph };
+
 struct Settings {
   card::Mode mode = card::Mode::PF;              // SPYRE_MODE, PF or VF
   int devices = 2;                               // SPYRE_DEVICES, 1 to 64
@@ -21,6 +23,7 @@ struct Settings {
   bool split_streams = true;                     // SPYRE_SPLIT_STREAMS, on or off
   std::size_t staging_buffers = 4;               // SPYRE_STAGING_BUFFERS, of one prepared program
   std::size_t correction_regions = 2;            // SPYRE_CORRECTION_REGIONS, of one prepared program
+  LaunchScheme launch = LaunchScheme::Patch;     // SPYRE_LAUNCH, how programs are launched
   static const Settings& get();
 };
 

@@ -3,7 +3,8 @@
 #include "bridge/errors.h"
 #include "programs/plan.h"
 
-#include <cstring>
+#include <span>
+#include <string_view>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -71,7 +72,7 @@ PlanDescription description_from(const py::dict& given) {
     result.arguments.push_back(argument_from(item.cast<py::tuple>(), symbols));
   for (const auto& item : given["slots"]) {
     const auto slot = item.cast<py::tuple>();
-    const auto kind = static_cast<Slot::Kind>(index_from(slot[0], 4, "kind of slot"));
+    const auto kind = static_cast<Slot::Kind>(index_from(slot[0], 5, "kind of slot"));
     const bool of_argument = kind == Slot::Kind::Address || kind == Slot::Kind::Scalar;
     result.slots.push_back({kind, of_argument ? index_from(slot[1], result.arguments.size(), "argument") : 0,
                             expression_from(slot[2].cast<PythonExpression>(), symbols)});
@@ -83,16 +84,20 @@ PlanDescription description_from(const py::dict& given) {
   return result;
 }
 
-std::shared_ptr<JobPlan> make_plan(const py::dict& given, const py::bytes& text, const std::string& library,
-                                   int device) {
+std::span<const std::byte> span_of(const py::bytes& bytes) {
+  const std::string_view view = bytes;
+  return {reinterpret_cast<const std::byte*>(view.data()), view.size()};
+}
+
+std::shared_ptr<JobPlan> make_plan(const py::dict& given, const py::bytes& text, const py::bytes& constants,
+                                   const std::string& library, int device) {
   return bridge::translated([&] {
     PlanDescription description = description_from(given);
-    const std::string_view view = text;
-    std::vector<std::byte> bytes(view.size());
-    std::memcpy(bytes.data(), view.data(), view.size());
+    const auto text_bytes = span_of(text);
+    const auto constant_bytes = span_of(constants);
     const py::gil_scoped_release released;
     auto kernels = library.empty() ? nullptr : std::make_shared<const Library>(library);
-    return std::make_shared<JobPlan>(std::move(description), std::move(bytes), std::move(kernels),
+    return std::make_shared<JobPlan>(std::move(description), text_bytes, constant_bytes, std::move(kernels),
                                      static_cast<c10::DeviceIndex>(device));
   });
 }
@@ -122,11 +127,11 @@ void launch(const JobPlan& plan, const py::sequence& arguments) {
 void add_programs(py::module_& module) {
   module.def("scalar_type", [](const py::object& dtype) { return static_cast<int>(scalar_type(dtype)); });
   py::class_<JobPlan, std::shared_ptr<JobPlan>>(module, "JobPlan")
-      .def(py::init(&make_plan), py::arg("description"), py::arg("text"), py::arg("library"),
-           py::arg("device"))
+      .def(py::init(&make_plan), py::arg("description"), py::arg("text"), py::arg("constants"),
+           py::arg("library"), py::arg("device"))
       .def("launch", &launch)
       .def_property_readonly("device", [](const JobPlan& plan) { return static_cast<int>(plan.device()); })
-      .def_property_readonly("text_bytes", &JobPlan::text_bytes)
+      .def_property_readonly("image_bytes", &JobPlan::image_bytes)
       .def_property_readonly("region_bytes", &JobPlan::region_bytes)
       .def_property_readonly("regions", &JobPlan::regions)
       .def_property_readonly("instructions", &JobPlan::instructions);

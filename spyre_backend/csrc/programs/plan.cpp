@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstring>
 #include <exception>
+#include <tuple>
 #include <utility>
 
 namespace spyre::programs {
@@ -44,19 +45,23 @@ struct JobPlan::Launch {
   std::exception_ptr failure; // of the host's computation
 };
 
-JobPlan::JobPlan(PlanDescription description, std::vector<std::byte> text,
-                 std::shared_ptr<const Library> library, c10::DeviceIndex device)
+JobPlan::JobPlan(PlanDescription description, std::span<const std::byte> text,
+                 std::span<const std::byte> constants, std::shared_ptr<const Library> library,
+                 c10::DeviceIndex device)
     : description_(std::move(description)), device_(bridge::checked_index(device)),
-      text_bytes_(card::round_up(text.size(), card::kStickBytes)),
+      constants_at_(card::round_up(text.size(), card::kStickBytes)),
+      image_bytes_(constants_at_ + card::round_up(constants.size(), card::kStickBytes)),
       region_bytes_(card::round_up(description_.slots.size() * sizeof(std::uint64_t), card::kStickBytes)),
-      regions_(region_bytes_ == 0 ? 0 : bridge::Settings::get().correction_regions) {
+      regions_(region_bytes_ == 0 ? 0 : bridge::Settings::get().correction_regions),
+      region_mutexes_(std::make_unique<std::mutex[]>(regions_)) {
   bridge::Runtime& runtime = bridge::Runtime::get();
   card::Device& card = runtime.device(device_);
-  std::vector<std::byte> image(text_bytes_ + regions_ * region_bytes_);
+  std::vector<std::byte> image(image_bytes_ + regions_ * region_bytes_);
   std::copy(text.begin(), text.end(), image.begin());
-  for (std::size_t at = text_bytes_; at < image.size(); at += sizeof(std::uint64_t)) {
+  std::copy(constants.begin(), constants.end(), image.begin() + static_cast<std::ptrdiff_t>(constants_at_));
+  for (std::size_t at = image_bytes_; at < image.size(); at += sizeof(std::uint64_t)) {
     const std::uint64_t word =
-        kPlaceholder | ((at - text_bytes_) % region_bytes_ / sizeof(std::uint64_t) & 0xFFFF);
+        kPlaceholder | ((at - image_bytes_) % region_bytes_ / sizeof(std::uint64_t) & 0xFFFF);
     std::memcpy(image.data() + at, &word, sizeof(word));
   }
   block_ = card.memory().allocate(image.size(), card::Use::Program);
@@ -88,7 +93,17 @@ JobPlan::~JobPlan() {
 }
 
 card::Span JobPlan::region(std::size_t index) const {
-  return {block_->position + text_bytes_ + index * region_bytes_, region_bytes_};
+  return {block_->position + image_bytes_ + index * region_bytes_, region_bytes_};
+}
+
+std::pair<std::size_t, std::unique_lock<std::mutex>> JobPlan::take_region() const {
+  const std::size_t first = next_region_.fetch_add(1, std::memory_order_relaxed) % regions_;
+  for (std::size_t i = 0; i < regions_; ++i) {
+    const std::size_t index = (first + i) % regions_;
+    if (std::unique_lock lock(region_mutexes_[index], std::try_to_lock); lock)
+      return {index, std::move(lock)};
+  }
+  return {first, std::unique_lock(region_mutexes_[first])};
 }
 
 void JobPlan::bind(std::size_t symbol, std::int64_t value, const std::string& where, Launch& launch) const {
@@ -200,6 +215,11 @@ void JobPlan::compute_slots(const Launch& launch, std::uint64_t* words) const {
       words[i] = reinterpret_cast<std::uintptr_t>(launch.scratch.get()) +
                  static_cast<std::uint64_t>(slot.value.evaluate(launch.symbols));
       break;
+    case Slot::Kind::Constant:
+      words[i] = reinterpret_cast<std::uintptr_t>(bridge::Runtime::get().arena().token(
+          block_->position + constants_at_ +
+          static_cast<std::uint64_t>(slot.value.evaluate(launch.symbols))));
+      break;
     case Slot::Kind::Size:
       words[i] = static_cast<std::uint64_t>(slot.value.evaluate(launch.symbols));
       break;
@@ -219,11 +239,14 @@ void JobPlan::launch(std::vector<Given> given) const {
     launch->scratch = bridge::device_allocator().allocate_on(device_, scratch);
 
   card::Compute compute;
+  std::unique_lock<std::mutex> queueing;
   card::Footprint footprint = std::move(launch->footprint);
   if (regions_ != 0) {
-    const card::Span corrections = region(next_region_.fetch_add(1, std::memory_order_relaxed) % regions_);
     card::Queue& preparation = runtime.preparation_queue(queue);
     const std::shared_ptr<std::byte[]> staging = staging_->acquire();
+    std::size_t index = 0;
+    std::tie(index, queueing) = take_region();
+    const card::Span corrections = region(index);
     card::Operation compute_on_host{card::HostCallback{[launch, staging] {
       try {
         launch->plan->compute_slots(*launch, reinterpret_cast<std::uint64_t*>(staging.get()));

@@ -13,7 +13,9 @@
 #include <c10/core/Storage.h>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -50,14 +52,15 @@ using Argument = std::variant<TensorArgument, IntegerArgument, ScalarArgument>;
 // One word of the correction region: what the host computes for it at a launch.
 struct Slot {
   enum class Kind : std::int64_t {
-    Address, // of a tensor argument: its first element, so its storage offset is part of it
-    Scratch, // an address in the launch's scratch memory, at `value` bytes
-    Size,    // `value`
-    Scalar,  // a scalar argument, the bits of a double
+    Address,  // of a tensor argument: its first element, so its storage offset is part of it
+    Scratch,  // an address in the launch's scratch memory, at `value` bytes
+    Size,     // `value`
+    Scalar,   // a scalar argument, the bits of a double
+    Constant, // an address in the program's constants, at `value` bytes
   };
   Kind kind;
   std::size_t argument; // Address, Scalar
-  Expression value;     // Scratch, Size
+  Expression value;     // Scratch, Size, Constant
 };
 
 struct PlanDescription {
@@ -76,16 +79,16 @@ using Given = std::variant<at::Tensor, std::int64_t, double>;
 
 // A program on one device, ready to be launched. Immutable: threads may launch it at once, on any streams.
 //
-// Its memory is the text, then the correction regions. A launch is three operations: the host computes the
-// slots into a staging buffer, a transfer carries them to a correction region, the Compute reads them from
-// there. The first two go to the preparation queue of the stream, the third to the stream; footprints order
-// them. A program without slots is its Compute alone.
+// Its memory is the text, the constants, then the correction regions. A launch is three operations: the host
+// computes the slots into a staging buffer, a transfer carries them to a correction region, the Compute reads
+// them from there. The first two go to the preparation queue of the stream, the third to the stream;
+// footprints order them. A program without slots is its Compute alone.
 class JobPlan : public std::enable_shared_from_this<JobPlan> {
 public:
-  // Allocates program memory on the device and uploads the text, once. Throws InvalidArgument for a
+  // Allocates program memory on the device and uploads text and constants, once. Throws InvalidArgument for a
   // description or a text that is wrong, and OutOfMemory.
-  JobPlan(PlanDescription description, std::vector<std::byte> text, std::shared_ptr<const Library> library,
-          c10::DeviceIndex device);
+  JobPlan(PlanDescription description, std::span<const std::byte> text, std::span<const std::byte> constants,
+          std::shared_ptr<const Library> library, c10::DeviceIndex device);
   ~JobPlan();
   JobPlan(const JobPlan&) = delete;
   JobPlan& operator=(const JobPlan&) = delete;
@@ -96,7 +99,8 @@ public:
 
   const PlanDescription& description() const { return description_; }
   c10::DeviceIndex device() const { return device_; }
-  std::uint64_t text_bytes() const { return text_bytes_; }
+  // Bytes of device memory that every launch shares: the text and the constants.
+  std::uint64_t image_bytes() const { return image_bytes_; }
   std::uint64_t region_bytes() const { return region_bytes_; }
   std::size_t regions() const { return regions_; }
   std::size_t instructions() const { return program_->instructions(); }
@@ -110,16 +114,22 @@ private:
   void bind(std::size_t symbol, std::int64_t value, const std::string& where, Launch& launch) const;
   void compute_slots(const Launch& launch, std::uint64_t* words) const;
   card::Span region(std::size_t index) const;
+  // Takes a region that no other thread is queueing a launch for, if there is one.
+  std::pair<std::size_t, std::unique_lock<std::mutex>> take_region() const;
 
   const PlanDescription description_;
   const c10::DeviceIndex device_;
-  const std::uint64_t text_bytes_;
+  const std::uint64_t constants_at_; // bytes from the program's start
+  const std::uint64_t image_bytes_;
   const std::uint64_t region_bytes_; // of one correction region; 0 for a program without slots
   const std::size_t regions_;
   card::Block* block_ = nullptr;
   std::unique_ptr<Program> program_;
   std::unique_ptr<card::StagingPool> staging_;
   mutable std::atomic<std::size_t> next_region_{0};
+  // Held while a patch and the Compute that reads it are queued: no other launch's patch may come between
+  // them.
+  const std::unique_ptr<std::mutex[]> region_mutexes_;
 };
 
 } // namespace spyre::programs
