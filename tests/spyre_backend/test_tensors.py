@@ -224,6 +224,23 @@ def test_zeros_without_memory_are_read_as_zeros():
     assert torch.autograd.gradgradcheck(torch.nn.functional.softsign, values)
 
 
+def test_moving_a_module_keeps_its_parameters():
+    module = torch.nn.Linear(3, 2)
+    values = torch.randn(4, 3)
+    expected = module(values)
+    kept = [(parameter, parameter._cdata) for parameter in module.parameters()]
+    for device in ("spyre:0", "spyre:1", "cpu", "spyre:1"):
+        module.to(device)
+        assert [(p, p._cdata) for p in module.parameters()] == kept
+        assert {str(parameter.device) for parameter in module.parameters()} == {device}
+        torch.testing.assert_close(module(values.to(device)).cpu(), expected)
+        module.zero_grad()
+        module(values.to(device)).sum().backward()
+        assert str(module.weight.grad.device) == device
+    # A sparse tensor is no other kind of dense one.
+    assert not torch._has_compatible_shallow_copy_type(module.weight, torch.ones(2, 3).to_sparse())
+
+
 def test_autocast_casts_and_passes():
     x = torch.randn(4, 4, device=DEVICE)
     with torch.autocast("spyre", dtype=torch.bfloat16):

@@ -124,6 +124,19 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return value;
 }
 
+// Whether `tensor.data = source` may keep the tensor. PyTorch lets its own dense devices exchange data with
+// the CPU; for others it asks (c10/core/TensorImpl.h), and `Module.to` would make new parameters if we said
+// no.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& source) {
+  const auto is_dense = [](c10::DispatchKeySet keys) {
+    constexpr c10::DispatchKeySet backends(
+        {c10::BackendComponent::CPUBit, c10::BackendComponent::PrivateUse1Bit});
+    return keys.has(c10::DispatchKey::Dense) && keys.has_any(backends);
+  };
+  return (is_dense(self.key_set()) && is_dense(source.key_set())) ||
+         self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(source.key_set());
+}
+
 void record_stream(at::Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
@@ -150,6 +163,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_", TORCH_FN(set_nothing));
   library.impl("is_set_to", TORCH_FN(is_set_to));
   library.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+  library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   library.impl("record_stream", TORCH_FN(record_stream));
   library.impl("_lazy_clone", TORCH_FN(lazy_clone));
 }
