@@ -21,6 +21,14 @@ def in_actions(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
+def links(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The page of the workflow run that this process belongs to; nothing elsewhere."""
+    if not in_actions(environment):
+        return ()
+    parts = [environment.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
+    return (f"{parts[0]}/{parts[1]}/actions/runs/{parts[2]}",) if all(parts) else ()
+
+
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 

@@ -23,6 +23,7 @@ def summarise(
     interrupted: str = "",
     narrowed: Sequence[str] = (),
     notes: Sequence[str] = (),
+    links: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of ``summary.json``.
 
@@ -38,6 +39,7 @@ def summarise(
         interrupted: signal name, ``""`` when it ran to the end.
         narrowed: options by which the run took less than the profile's whole set, but for ``--shard``.
         notes: sentences for the reader.
+        links: pages where the run can be looked at.
     """
     on_cpu: dict[str, Counter[str]] = defaultdict(Counter)
     for name, there in accounts.on_cpu.items():
@@ -63,4 +65,5 @@ def summarise(
         "interrupted": interrupted,
         "narrowed": list(narrowed),
         "notes": list(notes),
+        "links": list(links),
     }

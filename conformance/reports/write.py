@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,18 @@ def _cell(text: str, limit: int = 160) -> str:
     line = " ".join(text.split())
     line = line if len(line) <= limit else line[: limit - 1] + "…"
     return line.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; numbers stand on the right."""
+    listed = [list(row) for row in rows]
+    right = [all(isinstance(row[place], int) for row in listed) for place in range(len(head))]
+    lines = [
+        head,
+        ["---:" if number else "---" for number in right],
+        *([_cell(str(c), 300) for c in r] for r in listed),
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def markdown(accounts: Accounts, summary: dict[str, Any]) -> str:

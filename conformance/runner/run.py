@@ -23,6 +23,7 @@ from conformance.inventory.wheel import SUITE, wheel_rows
 from conformance.profile import Profile
 from conformance.registry.facts import installed_torch, rule_facts
 from conformance.reports.accounts import Accounts
+from conformance.reports.actions import links
 from conformance.reports.files import ALL, SUMMARY
 from conformance.reports.progress import Progress
 from conformance.reports.summary import summarise
@@ -126,6 +127,7 @@ class Outcome:
             interrupted=self.interrupted,
             narrowed=self.narrowed,
             notes=self.selection_notes + self.notes,
+            links=links(),
         )
 
 

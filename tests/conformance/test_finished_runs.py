@@ -10,7 +10,9 @@ import pytest
 
 from conformance.cli.request import build_request
 from conformance.errors import AccountsError, ConformanceError
-from conformance.reports.accounts import OUTCOMES, Accounts, Attempt, Planned
+from conformance.profile import load_profile
+from conformance.reports.accounts import OUTCOMES, Accounts, Attempt, OnCpu, Planned
+from conformance.reports.actions import links
 from conformance.reports.cause import cause
 from conformance.reports.diff import diff
 from conformance.reports.html import blocked, clusters, html
@@ -394,3 +396,62 @@ def test_C29_failures_of_one_cause_are_one_cluster():
     assert cause("index 7 is out of bounds for size 3.5e-2 at 0xfeed in /usr/lib/x.so") == (
         "index # is out of bounds for size # at <address> in /…"
     )
+
+
+def test_C33_a_bundle_shows_where_a_backend_stands_and_how_to_see_it_again(conformance, tmp_path):
+    profile = tmp_path / "mine"
+    profile.mkdir()
+    (profile / "profile.yaml").write_text("name: mine\ndevice: mine\nmodule: mine\nregistry: rules.yaml\n")
+    (profile / "rules.yaml").write_text(
+        "version: 1\nrules:\n  - {id: no-such, test: test_known, action: xfail, reason: unsupported-feature, "
+        "note: not | here, signature: {message: nowhere}}\n"
+    )
+    accounts = Accounts()
+    for name, outcome, rule, there in (
+        ("good[add][float32]", "passed", "", ""), ("good[add][int64]", "passed", "", ""),
+        ("good[mul][float32]", "passed", "", ""), ("known[sub][float32]", "xfailed", "no-such", "passed"),
+        ("bad", "failed", "", "passed"), ("skew", "failed", "", "failed"), ("elsewhere", "not_applicable", "", ""),
+        ("unasked", "deselected", "", ""), ("upstreams", "xfailed", "", ""),
+    ):  # fmt: skip
+        test = f"test/test_a.py::TestA::test_{name}@mine"
+        accounts.plan(Planned(test, "ACCELERATOR", rule=rule))
+        accounts.record(Attempt(test, outcome, message="Error: no | use" if outcome == "failed" else ""))
+        if there:
+            accounts.on_cpu[test] = OnCpu(there)
+    run = left(
+        tmp_path / "run", accounts, profile="mine", expectations=load_profile(str(profile)).fingerprint(),
+        links=["https://ci.example/1"],
+    )  # fmt: skip
+    done = conformance("report", run, "--bundle", tmp_path / "bundle", "--profile", profile)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "bundle" / "coverage.json").read_text())
+    assert {key: found[key] for key in ("planned", "blocked", "passed", "known", "failed", "fails_on_cpu_too")} == {
+        "planned": 8, "blocked": 1, "passed": 4, "known": 1, "failed": 2, "fails_on_cpu_too": 1,
+    }  # fmt: skip
+    assert (found["share"], found["operators"]) == (pytest.approx(4 / 6), [2, 3])
+    assert (tmp_path / "bundle" / "operators.csv").read_text() == (
+        "operator,float32,int64\nadd,1 passed,1 passed\nmul,1 passed,\nsub,1 xfailed,\n"
+    )
+    text = (tmp_path / "bundle" / "README.md").read_text()
+    assert "**66.67 %**" in text and "https://ci.example/1" in text and "pip install torch==2.14.1" in text
+    assert "| no-such | 1 | unsupported-feature: not \\| here |" in text
+    assert "conformance run --profile THIS_FOLDER --upstream TREE" in text
+    # The folder is the profile, and the run can be read again from it.
+    again = load_profile(str(tmp_path / "bundle"))
+    assert [rule.id for rule in again.rules()] == ["no-such"]
+    assert read_run(tmp_path / "bundle").accounts.on_cpu == accounts.on_cpu
+    program = json.loads(conformance("report", run, "--json").stdout)
+    assert program["coverage"] == found
+    assert program["operators"]["add"] == {"float32": {"passed": 1}, "int64": {"passed": 1}}
+    assert [group["tests"] for group in program["failures_on_cpu_too"]] == [["test/test_a.py::TestA::test_skew@mine"]]
+    (profile / "rules.yaml").write_text("version: 1\nrules: []\n")
+    edited = conformance("report", run, "--bundle", tmp_path / "other", "--profile", profile)
+    assert (edited.returncode, "run again" in edited.stderr) == (2, True)
+    full = conformance("report", run, "--bundle", tmp_path / "bundle", "--profile", profile)
+    assert full.returncode == 2
+
+
+def test_C33_a_run_in_actions_links_its_page():
+    there = {"GITHUB_ACTIONS": "true", "GITHUB_SERVER_URL": "https://g", "GITHUB_REPOSITORY": "o/r"}
+    assert links({**there, "GITHUB_RUN_ID": "7"}) == ("https://g/o/r/actions/runs/7",)
+    assert links(there) == links({}) == ()
