@@ -126,7 +126,7 @@ def explain(
         explain_test(
             item, inventory.files[item.file], inventory, device=loaded.device, custom=loaded.custom,
             selection=selection, rules=loaded.rules(), capabilities=loaded.declared(),
-            facts=rule_facts(inventory.version),
+            facts=rule_facts(inventory.version, profile=loaded.name, environment=loaded.environment),
         )
         for item in found
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from conformance.inventory import load_inventory
 from conformance.inventory.wheel import wheel_rows
 from conformance.inventory.written import Written
 from conformance.profile import load_profile
+from conformance.registry.document import read_document
 from conformance.registry.facts import rule_facts
 from conformance.registry.lint import Linter
 from conformance.registry.load import load_registry
@@ -42,8 +43,9 @@ def lint(
 ) -> None:
     """Check the rules of a registry: expired, duplicate, contradicting, matching nothing, unknown names.
 
-    Files, classes and tests are looked up in the checkout of --upstream and in the wheel suite, operators and dtypes in
-    the installed torch, variants in the list of --tests. Exit codes: 0 no error (warnings do not count), 2 errors.
+    Files, classes and tests are looked up in the checkout of --upstream and in the wheel suite, operators and dtypes,
+    those of the capabilities too, in the installed torch, variants in the list of --tests. Exit codes: 0 no error
+    (warnings do not count), 2 errors.
     """
     loaded = load_profile(profile)
     path = registry or (loaded.folder / loaded.registry if loaded.registry else None)
@@ -55,13 +57,15 @@ def lint(
     linter.rules_alone(date.today(), loaded.policy.require)
     if any(rule.op or rule.dtype for rule in rules):
         linter.vocabulary(installed_names())
+    if loaded.capabilities:
+        linter.declared(installed_names(), read_document(loaded.folder / loaded.capabilities))
     version = ""
     if upstream is not None:
         inventory = load_inventory(upstream)
         version = inventory.version
         linter.tree(Written(inventory.files | wheel_rows()))
     if tests is not None:
-        facts = rule_facts(version)
+        facts = rule_facts(version, profile=loaded.name, environment=loaded.environment)
         linter.tests(Registry([rule for rule in rules if rule.applies(**facts)], capabilities), read_tests(tests))
     found = sorted(linter.findings, key=lambda finding: (finding.line, finding.column, finding.code))
     errors = sum(finding.severity == "error" for finding in found)

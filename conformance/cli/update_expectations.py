@@ -65,7 +65,10 @@ def update_expectations(
     _whole(found, backend)
     path = backend.folder / backend.registry
     rules, _ = load_registry(path)
-    facts = rule_facts(found.summary["upstream"], found.summary["torch"], found.summary["devices"])
+    facts = rule_facts(
+        found.summary["upstream"], found.summary["torch"], found.summary["devices"],
+        profile=backend.name, environment=backend.environment,
+    )  # fmt: skip
     proposal = propose(
         found.accounts, rules, capabilities=backend.declared(), in_force=lambda rule: rule.applies(**facts),
         ratchet=ratchet,

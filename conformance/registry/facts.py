@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import TypedDict
@@ -18,6 +20,8 @@ class Facts(TypedDict):
     platform: str
     devices: int
     today: date
+    profile: str
+    environment: Mapping[str, str]
 
 
 def installed_torch() -> str:
@@ -30,13 +34,22 @@ def installed_torch() -> str:
     return " ".join(re.findall(r"""^(?:__version__|git_version)\b[^=]*=\s*["']([^"']*)""", text, re.MULTILINE))
 
 
-def rule_facts(upstream: str, torch: str | None = None, devices: int = 1) -> Facts:
+def rule_facts(
+    upstream: str,
+    torch: str | None = None,
+    devices: int = 1,
+    *,
+    profile: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Facts:
     """Facts of this machine and day.
 
     Args:
         upstream: version of the checkout as the inventory gives it, ``""`` or ``unknown`` without one.
         torch: version; ``None``: of the torch that is installed.
         devices: how many the backend has.
+        profile: its name.
+        environment: what the profile adds to this process's environment for its workers.
     """
     version = upstream.split("+")[0]
     return {
@@ -45,4 +58,6 @@ def rule_facts(upstream: str, torch: str | None = None, devices: int = 1) -> Fac
         "platform": sys.platform,
         "devices": devices,
         "today": date.today(),
+        "profile": profile,
+        "environment": {**os.environ, **(environment or {})},
     }

@@ -20,6 +20,7 @@ from typing import Any
 from conformance.ids import TestId
 from conformance.inventory.written import Written
 from conformance.near import near
+from conformance.registry.document import Document
 from conformance.registry.match import Registry, is_glob
 from conformance.registry.model import Action, Capabilities, Reason, Rule
 from conformance.registry.names import Names
@@ -136,6 +137,39 @@ class Linter:
                             self._add(rule, f"unknown-{key}",
                                       f"the installed torch has no {what} {part!r}{self._near(part, known)}",
                                       key)  # fmt: skip
+
+    def declared(self, names: Names, document: Document) -> None:
+        """Operators and dtypes of the capabilities that the installed torch does not have (C18).
+
+        Args:
+            names: of the installed torch.
+            document: the capabilities file.
+        """
+        own = self._capabilities
+        places: list[tuple[tuple[str | int, ...], Iterable[str], str]] = [
+            (("dtypes",), own.dtypes, "dtype"), (("tolerances",), own.tolerances, "dtype"),
+            (("operators",), own.operators, "operator"),
+        ]  # fmt: skip
+        for op, operator in own.operators.items():
+            places.append((("operators", op, "dtypes"), operator.dtypes or (), "dtype"))
+            places.append((("operators", op, "tolerances"), operator.tolerances, "dtype"))
+        for feature, needs in own.features.items():
+            for number, selector in enumerate(needs.tests):
+                at = ("features", feature, "tests", number)
+                places.append(((*at, "op"), selector.op or (), "operator"))
+                places.append(((*at, "dtype"), selector.dtype or (), "dtype"))
+        for place, words, what in places:
+            known = names.infos if what == "operator" else names.dtypes
+            for number, word in enumerate(words):
+                if _known(word, known):
+                    continue
+                listed = place[-1] in ("dtypes", "op", "dtype")
+                line, column = document.position((*place, number if listed else word))
+                said = (
+                    f"{'.'.join(map(str, place))}: the installed torch has no {what} {word!r}{self._near(word, known)}"
+                )
+                code = "unknown-op" if what == "operator" else "unknown-dtype"
+                self.findings.append(Finding(str(document.path), line, column, "error", code, said, ""))
 
     def tree(self, written: Written) -> None:
         """Files, classes and tests that a tree does not have."""

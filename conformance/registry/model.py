@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import date
 from enum import Enum
+from fnmatch import fnmatchcase
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -120,7 +123,15 @@ class Signature(BaseModel):
 
 
 class When(BaseModel):
-    """Conditions under which a rule counts."""
+    """Conditions under which a rule counts; all that are given must hold.
+
+    Attributes:
+        torch, upstream: version ranges of the installed torch and of the checkout.
+        platform: ``sys.platform``.
+        min_devices, max_devices: how many devices the backend has.
+        profile: names of profiles, or globs of them.
+        environment: variable → glob that its value fits; one that is not set has the value ``""``.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -129,6 +140,11 @@ class When(BaseModel):
     platform: str | None = None
     min_devices: int | None = Field(default=None, ge=0)
     max_devices: int | None = Field(default=None, ge=0)
+    profile: Globs | None = None
+    environment: dict[str, str] = {}
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
 
 
 class Tolerance(BaseModel):
@@ -206,11 +222,21 @@ class Rule(BaseModel):
         """Reason and note in one line."""
         return f"{self.reason.value}: {self.note}" if self.note else self.reason.value
 
-    def applies(self, *, torch: str, upstream: str, platform: str, devices: int, today: date) -> bool:
+    def applies(self, **facts: Any) -> bool:
         """Whether conditions and expiry let the rule count (C13). An unknown version satisfies no range."""
-        return not self.idle(torch=torch, upstream=upstream, platform=platform, devices=devices, today=today)
+        return not self.idle(**facts)
 
-    def idle(self, *, torch: str, upstream: str, platform: str, devices: int, today: date) -> str:
+    def idle(
+        self,
+        *,
+        torch: str,
+        upstream: str,
+        platform: str,
+        devices: int,
+        today: date,
+        profile: str = "",
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
         """Why the rule does not count, ``""`` where it does.
 
         Args:
@@ -218,6 +244,8 @@ class Rule(BaseModel):
             platform: ``sys.platform``.
             devices: how many the backend has.
             today: rules end with the day that they expire on.
+            profile: name of the run's profile.
+            environment: of its workers.
         """
         when = self.when or When()
         if self.expires is not None and today > self.expires:
@@ -232,6 +260,11 @@ class Rule(BaseModel):
             return f"{devices} devices are fewer than {when.min_devices}"
         if when.max_devices is not None and devices > when.max_devices:
             return f"{devices} devices are more than {when.max_devices}"
+        if when.profile is not None and not any(fnmatchcase(profile, word) for word in when.profile):
+            return f"the profile is {profile or '(unknown)'}, not {' or '.join(when.profile)}"
+        for name, glob in when.environment.items():
+            if not fnmatchcase(environment.get(name, ""), glob):
+                return f"{name} is {environment.get(name, '')!r}, not {glob!r}"
         return ""
 
 

@@ -229,7 +229,10 @@ class Session:
     def _setup(self, backend: Backend) -> Setup:
         request, profile = self.request, self.request.profile
         policy = profile.policy
-        facts = rule_facts(self._upstream_version, backend.torch, backend.devices)
+        facts = rule_facts(
+            self._upstream_version, backend.torch, backend.devices, profile=profile.name,
+            environment=profile.environment,
+        )  # fmt: skip
         rules = tuple(rule for rule in profile.rules() if rule.applies(**facts))
         return Setup(
             device=profile.device,

@@ -1,6 +1,7 @@
 """C11, C13 to C15, C32: what is said of rules, of one test, and of labels, without running anything."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -355,3 +356,35 @@ def test_C32_the_allowlist_may_only_shrink(conformance, offenders):
     assert conformance(*call, "--write-allowlist").returncode == 2  # what is new is never added
     assert len((offenders / "allowed.txt").read_text().splitlines()) == 8
     assert "TestFresh" in conformance(*call).stdout
+
+
+def test_C18_unknown_names_in_the_capabilities_are_found_with_their_place(conformance, profile):
+    folder = profile("{test: test_backward, action: skip, reason: slow}")
+    (folder / "capabilities.yaml").write_text(
+        "version: 1\n"
+        "dtypes: [float32, flaot16]\n"
+        "operators:\n"
+        "  ad: {supported: false}\n"
+        "  add:\n"
+        "    dtypes: [float32, flota64]\n"
+        "    tolerances: {flot32: {atol: 1}}\n"
+        "features:\n"
+        "  sparse: {supported: false, tests: [{op: [sum, summ], dtype: 'float*'}]}\n"
+    )
+    done = conformance("lint", "--profile", folder, "--json")
+    assert done.returncode == 2, done.stderr
+    findings = json.loads(done.stdout)["findings"]
+    assert {Path(row["file"]).name for row in findings} == {"capabilities.yaml"}
+    found = {
+        (row["line"], row["column"], row["code"]): re.search(
+            r"no \w+ '(\w+)'; did you mean '([\w.]+)'", row["message"]
+        ).groups()
+        for row in findings
+    }
+    assert found == {
+        (2, 19, "unknown-dtype"): ("flaot16", "float16"),
+        (4, 3, "unknown-op"): ("ad", "add"),
+        (6, 23, "unknown-dtype"): ("flota64", "float64"),
+        (7, 18, "unknown-dtype"): ("flot32", "float32"),
+        (9, 49, "unknown-op"): ("summ", "sum"),
+    }

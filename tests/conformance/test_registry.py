@@ -8,6 +8,7 @@ from conformance.errors import ConformanceError
 from conformance.ids import TestId
 from conformance.profile import load_profile
 from conformance.registry.document import Document
+from conformance.registry.facts import rule_facts
 from conformance.registry.load import load_rules
 from conformance.registry.match import Registry, literal, matcher
 
@@ -128,6 +129,22 @@ def test_C13_conditions_and_expiry(tmp_path):
     assert not rule.applies(**{**facts, "torch": "2.13.0"})
     assert not rule.applies(**{**facts, "devices": 1})
     assert not rule.applies(**{**facts, "today": date(2030, 1, 2)})
+
+
+def test_C13_conditions_on_profile_and_environment(tmp_path, monkeypatch):
+    when = "{profile: [other, spy*], environment: {FARM: 'rack-*', CI: ''}}"
+    (rule,) = rules(tmp_path, f"  - {{test: a, action: skip, reason: slow, when: {when}}}\n")
+    monkeypatch.delenv("CI", raising=False)
+
+    def facts(profile, **environment):
+        return rule_facts("2.6.0", "2.14.1", profile=profile, environment=environment)
+
+    assert rule.applies(**facts("spyre", FARM="rack-3"))
+    assert "FARM is '', not 'rack-*'" in rule.idle(**facts("spyre"))
+    assert "CI is 'true'" in rule.idle(**facts("spyre", FARM="rack-3", CI="true"))
+    assert "the profile is cpu, not other or spy*" in rule.idle(**facts("cpu", FARM="rack-3"))
+    monkeypatch.setenv("CI", "1")
+    assert not rule.applies(**facts("spyre", FARM="rack-3")), "the process's own environment counts"
 
 
 def test_shipped_profiles_are_valid():
