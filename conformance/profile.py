@@ -97,22 +97,21 @@ class Profile(BaseModel):
     registry: str = ""
     capabilities: str = ""
     policy: Policy = Policy()
-    _folder: Path = PrivateAttr(default=Path())
+    _path: Path = PrivateAttr(default=Path())
 
     @property
     def folder(self) -> Path:
         """Where the profile lies."""
-        return self._folder
+        return self._path.parent
 
     @property
     def argument(self) -> str:
         """What ``--profile`` takes to find this profile again: its name where it ships, else its path from here."""
-        if self._folder.parent == BUILTIN.resolve():
-            return self._folder.name
-        here = Path.cwd()
-        if self._folder == here or here in self._folder.parents:
-            return f"./{self._folder.relative_to(here)}"
-        return str(self._folder)
+        usual = self._path.name == "profile.yaml"
+        if usual and self.folder.parent == BUILTIN.resolve():
+            return self.folder.name
+        place = self.folder if usual else self._path
+        return f"./{place.relative_to(Path.cwd())}" if place.is_relative_to(Path.cwd()) else str(place)
 
     @property
     def custom(self) -> bool:
@@ -126,16 +125,16 @@ class Profile(BaseModel):
             OSError: a file cannot be read.
         """
         parts = [self.model_dump_json().encode()]
-        parts += [(self._folder / name).read_bytes() if name else b"" for name in (self.registry, self.capabilities)]
+        parts += [(self.folder / name).read_bytes() if name else b"" for name in (self.registry, self.capabilities)]
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
     def rules(self) -> list[Rule]:
         """Rules of the registry file."""
-        return load_rules(self._folder / self.registry) if self.registry else []
+        return load_rules(self.folder / self.registry) if self.registry else []
 
     def declared(self) -> Capabilities:
         """The capabilities file."""
-        return load_capabilities(self._folder / self.capabilities) if self.capabilities else Capabilities(version=1)
+        return load_capabilities(self.folder / self.capabilities) if self.capabilities else Capabilities(version=1)
 
 
 def available() -> list[str]:
@@ -179,7 +178,7 @@ def load_profile(name: str | None) -> Profile:
                 f"unknown profile {name!r}; there are {', '.join(available())}, or give the path of a profile.yaml"
             )
     profile = load_yaml(path, Profile)
-    profile._folder = path.parent.resolve()
+    profile._path = path.resolve()
     for kind in ("registry", "capabilities"):
         value = getattr(profile, kind)
         if value and not (path.parent / value).is_file():

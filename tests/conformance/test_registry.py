@@ -1,12 +1,13 @@
 """C12 to C16: rules, their errors, their merging."""
 
 from datetime import date
+from pathlib import Path
 
 import pytest
 
 from conformance.errors import ConformanceError
 from conformance.ids import TestId
-from conformance.profile import load_profile
+from conformance.profile import BUILTIN, load_profile
 from conformance.registry.document import Document
 from conformance.registry.facts import rule_facts
 from conformance.registry.load import load_rules
@@ -153,6 +154,12 @@ def test_shipped_profiles_are_valid():
     assert len(names) == len(set(names)) > 0
     features = {rule.feature for rule in profile.rules() if rule.feature}
     assert features <= set(profile.declared().features)
+
+
+def test_a_profile_is_found_again_by_what_results_say():
+    whole = load_profile(str(BUILTIN / "spyre" / "whole.yaml"))
+    assert (load_profile("spyre").argument, Path(whole.argument).name) == ("spyre", "whole.yaml")
+    assert load_profile(whole.argument).fingerprint() == whole.fingerprint()
 
 
 def test_unknown_profile_names_the_known_ones():
