@@ -73,7 +73,7 @@ def _print(found: Explanation) -> None:
     typer.echo(f"  written    {where}")
     if decision.label_source == "hw_classification":
         typer.echo(f"  label      {decision.label}: hw_classification, {found.label_from}")
-    elif candidate.inferred:
+    elif candidate.inferred and not candidate.error:
         typer.echo(
             f"  label      none; inferred {candidate.inferred} "
             f"({candidate.confidence:.2f}: {'; '.join(candidate.evidence)})"

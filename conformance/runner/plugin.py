@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from conformance.ids import TestId
-from conformance.inventory.model import UNCLASSIFIED, ClassRow, FileRow, Inventory
+from conformance.inventory.model import Inventory
 from conformance.registry.match import Registry
 from conformance.runner.identity import generic_class, identify
 from conformance.runner.journal import JournalWriter
 from conformance.runner.spec import WorkerSpec, bucket
-from conformance.selection.decide import Candidate, Decision, decide, excluded_by, restrictions_for
-from conformance.selection.infer import Inference, all_tests, infer
+from conformance.selection.candidate import Imported, candidate_of
+from conformance.selection.decide import Candidate, Decision, decide, excluded_by
+from conformance.selection.infer import all_tests
 from conformance.selection.labels import canonical
 
 _REPRODUCE = "\nTo execute this test, run the following from the base repo dir:"
@@ -60,7 +61,7 @@ class WorkerPlugin:
         self._names: dict[pytest.Item, TestId] = {}
         self._seen: dict[TestId, int] = {}
         self._unreadable: set[str] = set()
-        self._classes: dict[type, tuple[str, Inference | None, str]] = {}
+        self._classes: dict[type, Imported] = {}
         self._reports: list[dict[str, Any]] = []
         self._fallbacks = self._counter(spec.setup.fallbacks)
 
@@ -129,47 +130,26 @@ class WorkerPlugin:
         self._names[item] = test
         return test
 
-    def _class_facts(self, file: str, cls: type | None) -> tuple[str, Inference | None, str]:
-        """Label, inference and label error of a class."""
-        if cls is None:
-            return "", Inference("GENERIC", 0.6, ("a function without a class",)), ""
+    def _class_facts(self, cls: type) -> Imported:
+        """What importing has shown of a class."""
         if cls not in self._classes:
-            written, instantiated = generic_class(cls)
-            label, error = "", ""
             value = getattr(cls, "hw_classification", None)
             enum = getattr(sys.modules.get("torch.testing._internal.common_utils"), "HardwareClassification", None)
-            if value is not None:
-                if enum is not None and isinstance(value, enum):
-                    label = canonical(value.name)
-                else:
-                    error = (
-                        f"{written.__module__}.{written.__name__}.hw_classification must be a HardwareClassification"
-                    )
-            self._classes[cls] = (label, self._infer(file, written, instantiated), error)
+            label = canonical(value.name) if value is not None and enum is not None and isinstance(value, enum) else ""
+            self._classes[cls] = Imported(
+                label=label,
+                wrong_label=value is not None and not label,
+                instantiated=generic_class(cls)[1],
+                unrestricted=bool(getattr(cls, "bypass_device_restrictions", False)),
+            )
         return self._classes[cls]
 
-    def _infer(self, file: str, written: type, instantiated: bool) -> Inference:
-        row, found = self._static(file, written)
-        inference = infer(row, found, self.inventory) if row and found else None
-        device = self.spec.setup.device
-        if instantiated and (inference is None or inference.label == "GENERIC"):
-            # Made per device by a loop or a helper that the static scan does not follow.
-            return Inference("ACCELERATOR", 0.9, (f"instantiated for {device} at import",))
-        return inference or Inference("GENERIC", 0.5, ("generated at import, no class statement found",))
-
-    def _static(self, file: str, written: type) -> tuple[FileRow | None, ClassRow | None]:
-        row = self.spec.inventory.get(file)
-        return row, next((c for c in row.classes if c.name == written.__qualname__), None) if row else None
-
-    def _restrictions(self, test: TestId, cls: type | None) -> tuple[str, ...]:
-        if cls is None or not test.device:
-            return ()
-        base = generic_class(cls)[0]
-        row, found = self._static(test.file, base)
-        method = next((m for m in found.tests if m.name == test.test), None) if row and found else None
-        if method is None or getattr(cls, "bypass_device_restrictions", False):
-            return ()
-        return restrictions_for(method.decorators, self.spec.setup.device)
+    def _candidate(self, test: TestId, cls: type | None) -> Candidate:
+        setup = self.spec.setup
+        return candidate_of(
+            test, self.spec.inventory.get(test.file), self.inventory, device=setup.device, custom=setup.custom,
+            imported=self._class_facts(cls) if cls is not None else None,
+        )  # fmt: skip
 
     def _wanted(self, test: TestId, spellings: tuple[str, ...], variant: str) -> bool:
         """Whether the unit was asked for this test; what is another unit's or nobody's is not counted here.
@@ -205,18 +185,9 @@ class WorkerPlugin:
         if not self._wanted(test, (attribute, item.name), getattr(getattr(item, "cls", None), "__name__", "")):
             return None
         cls = getattr(item, "cls", None)
-        label, inference, error = self._class_facts(test.file, cls)
-        candidate = Candidate(
-            test,
-            label if label != UNCLASSIFIED else "",
-            inference.label if inference else "",
-            inference.evidence if inference else (),
-            inference.confidence if inference else 0.0,
-            self._restrictions(test, cls),
-        )
-        return self._enter(candidate, keyword, item.nodeid, error)
+        return self._enter(self._candidate(test, cls), keyword, item.nodeid)
 
-    def _enter(self, candidate: Candidate, keyword: bool, node: str, error: str = "") -> Decision | None:
+    def _enter(self, candidate: Candidate, keyword: bool, node: str) -> Decision | None:
         """Decides and journals; see :meth:`_plan`."""
         decision = decide(candidate, self.spec.setup.selection, self.registry)
         if not keyword:
@@ -229,10 +200,7 @@ class WorkerPlugin:
             reason=decision.reason, rule=decision.rule.name if decision.rule else "", node=node,
             factor=Registry.deadline_factor(decision.rules),
         )  # fmt: skip
-        if error:
-            self.journal.write("result", id=name, outcome="error", reason=error)
-            return None
-        if not decision.executes and not self.spec.setup.collect_only:
+        if decision.action == "error" or not (decision.executes or self.spec.setup.collect_only):
             outcome = {"skip": "skipped", "quarantine": "skipped"}.get(decision.action, decision.action)
             self.journal.write("result", id=name, outcome=outcome, reason=decision.reason)
         return decision
@@ -271,15 +239,10 @@ class WorkerPlugin:
                 left_out = excluded_by(call, setup.device, setup.custom) if call is not None else ""
                 if not left_out or (path, cls.name) in present:
                     continue
-                guess = infer(row, cls, self.inventory)
-                label = "" if cls.label == UNCLASSIFIED else canonical(cls.label)
                 for method in all_tests(row, cls, self.inventory):
                     test = TestId(path, cls.name, method.name, device=setup.device)
                     if self._wanted(test, (), ""):
-                        self._enter(
-                            Candidate(test, label, guess.label, guess.evidence, guess.confidence, (left_out,)),
-                            not setup.keyword, path,
-                        )  # fmt: skip
+                        self._enter(self._candidate(test, None), not setup.keyword, path)
 
     # Execution
 

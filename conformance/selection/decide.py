@@ -26,6 +26,7 @@ class Candidate:
         inferred: label that inference gives, ``""`` without inference.
         evidence: facts behind ``inferred``.
         restrictions: upstream's device limits as written (``onlyCUDA``, ``only_for=['cuda']``) that exclude the device.
+        error: why its class cannot be selected by label; upstream's filter raises there.
     """
 
     id: TestId
@@ -34,6 +35,7 @@ class Candidate:
     evidence: tuple[str, ...] = ()
     confidence: float = 0.0
     restrictions: tuple[str, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Decision:
 
     Attributes:
         action: ``run``, ``xfail``, ``flaky`` (executed) or ``skip``, ``quarantine``, ``not_applicable``,
-            ``deselected`` (not).
+            ``deselected``, ``error`` (not).
         label, label_source: ``hw_classification``, ``inferred`` or ``unclassified``.
         reason: of a test that is not simply run.
         rule: id of the registry rule that won, ``""`` without one.
@@ -99,6 +101,8 @@ def decide(candidate: Candidate, selection: Selection, registry: Registry) -> De
     The first two equal upstream's own behaviour: ``--hw-classification`` filters whole classes by label, and a
     restricted test raises ``SkipTest`` when it runs.
     """
+    if candidate.error:
+        return Decision("error", "", "unclassified", candidate.error)
     label, source = label_of(candidate, selection.unclassified)
     if source == "unclassified":
         if selection.unclassified != "include":

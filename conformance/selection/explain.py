@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.ids import TestId
-from conformance.inventory.model import UNCLASSIFIED, ClassRow, FileRow, Inventory
+from conformance.inventory.model import FileRow, Inventory
 from conformance.registry.facts import Facts
 from conformance.registry.match import Registry
 from conformance.registry.model import Capabilities, Rule
-from conformance.selection.decide import Candidate, Decision, Selection, decide, excluded_by, restrictions_for
-from conformance.selection.infer import all_tests, infer
-from conformance.selection.labels import canonical
+from conformance.selection.candidate import candidate_of
+from conformance.selection.decide import Candidate, Decision, Selection, decide
+from conformance.selection.infer import all_tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +77,6 @@ class Explanation:
         }  # fmt: skip
 
 
-def candidate_of(
-    test: TestId, file: FileRow, cls: ClassRow | None, inventory: Inventory, device: str, custom: bool
-) -> tuple[Candidate, str, int]:
-    """What the static tree knows of a test.
-
-    Returns:
-        The candidate, where its label comes from, and its line.
-    """
-    if cls is None:
-        line = next((m.line for m in file.functions if m.name == test.test), 0)
-        return Candidate(test, "", "GENERIC", ("a function without a class",), 0.6), "", line
-    guess = infer(file, cls, inventory)
-    method = next((m for m in all_tests(file, cls, inventory) if m.name == test.test), None)
-    restrictions = restrictions_for(method.decorators, device) if method is not None else ()
-    call = file.instantiation_of(cls.name)
-    if call is not None and (left_out := excluded_by(call, device, custom)):
-        restrictions = (*restrictions, left_out)
-    label = "" if cls.label == UNCLASSIFIED else canonical(cls.label)
-    candidate = Candidate(test, label, guess.label, guess.evidence, guess.confidence, restrictions)
-    return candidate, cls.label_from, method.line if method is not None else 0
-
-
 def explain(
     test: TestId,
     file: FileRow,
@@ -125,7 +103,9 @@ def explain(
     cls = next((row for row in file.classes if row.name == test.cls), None)
     if cls is not None and not test.device and file.instantiation_of(cls.name) is not None:
         test = replace(test, device=device)
-    candidate, label_from, line = candidate_of(test, file, cls, inventory, device, custom)
+    candidate = candidate_of(test, file, inventory, device=device, custom=custom)
+    methods = all_tests(file, cls, inventory) if cls is not None else file.functions
+    line = next((method.line for method in methods if method.name == test.test), 0)
     active = Registry([rule for rule in rules if rule.applies(**facts)], capabilities)
     decision = decide(candidate, selection, active)
     everything = Registry(rules, capabilities)
@@ -133,4 +113,4 @@ def explain(
         Considered(rule, everything.weight(rule), rule.idle(**facts), rule is decision.rule)
         for rule in everything.matching(test)
     )
-    return Explanation(candidate, label_from, line, selection, decision, considered)
+    return Explanation(candidate, cls.label_from if cls is not None else "", line, selection, decision, considered)

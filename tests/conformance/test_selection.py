@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from conformance.ids import parse
+from conformance.inventory import load_inventory
+from conformance.profile import load_profile
+from conformance.registry.facts import rule_facts
+from conformance.selection.decide import Selection
+from conformance.selection.explain import explain
+
 # The tree imports the enumeration, and an older torch has no loader to compare with.
 pytestmark = pytest.mark.skipif(
     Version(version("torch")) < Version("2.14"), reason="HardwareClassification came with torch 2.14"
@@ -208,3 +215,27 @@ def test_a_relative_output_is_relative_to_where_the_command_runs(conformance, tm
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert results(tmp_path / "out")[1]["outcomes"]["passed"] >= 1
+
+
+def test_C11_explain_and_plan_say_the_same_of_every_test(conformance):
+    options = ("--json", "--profile", HERE / "cpu_profile", "--upstream", TREE)
+    names = ("test_labels.py", "test_wrong_label.py", "test_inherited.py")
+    rows = [row for row in json.loads(conformance("plan", *options, *names).stdout)["tests"] if "::" in row["id"]]
+    assert {row["action"] for row in rows} == {"run", "not_applicable", "deselected", "error"}
+    profile, inventory = load_profile(str(HERE / "cpu_profile")), load_inventory(TREE)
+    differing = {}
+    for row in rows:
+        test = parse(row["id"])
+        if test.cls == "TestMade":
+            continue  # no class statement says that it is there
+        found = explain(
+            test, inventory.files[test.file], inventory, device=profile.device, custom=profile.custom,
+            selection=Selection(frozenset(profile.policy.labels), profile.policy.unclassified), rules=[],
+            capabilities=profile.declared(), facts=rule_facts(inventory.version),
+        ).row()  # fmt: skip
+        keys = ("label", "label_source", "action", "reason", "rule")
+        if [found[key] for key in keys] != [row[key] for key in keys]:
+            differing[row["id"]] = [(row[key], found[key]) for key in keys]
+    assert differing == {}
+    limited = next(row for row in rows if row["id"] == "test/test_inherited.py::TestLimited::test_a@cpu")
+    assert limited["reason"] == "blocked upstream by @onlyCUDA", "known before it runs"
