@@ -83,6 +83,10 @@ TimesOption = Annotated[
         "deadlines. All shards of a run need the same one.",
     ),
 ]
+UnlockOption = Annotated[
+    bool,
+    typer.Option("--unlock", help="Run too what upstream's @onlyCUDA and relatives keep from every other device."),
+]
 TargetsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FILE[::CLASS[::TEST]]]...", help="Only these; any spelling of a test's name."),

@@ -31,6 +31,7 @@ def plan(
     shard: o.ShardOption = "",
     jobs: o.JobsOption = None,
     times: o.TimesOption = None,
+    unlock: o.UnlockOption = False,
     as_json: o.JsonOption = False,
     listing: Annotated[bool, typer.Option("--list", help="Print every test with what happens to it.")] = False,
 ) -> None:
@@ -40,7 +41,8 @@ def plan(
     """
     request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
-        keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=None, times=times, targets=targets,
+        keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=None, times=times, unlock=unlock,
+        targets=targets,
         collect_only=True,
     )  # fmt: skip
     with scratch(cache_root() / "plans") as folder:

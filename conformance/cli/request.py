@@ -78,6 +78,7 @@ def build_request(
     targets: list[str] | None,
     times: Path | None = None,
     attribute: bool = False,
+    unlock: bool = False,
     strict: bool | None = None,
     collect_only: bool = False,
 ) -> Request:
@@ -109,6 +110,8 @@ def build_request(
         raise ConformanceError(
             f"--attribute compares a backend with the CPU; profile {loaded.name} is for {loaded.device}"
         )
+    if unlock and not loaded.custom:
+        raise ConformanceError(f"--unlock is for PrivateUse1 backends; profile {loaded.name} is for {loaded.device}")
     paths, note = changed_in(pull) if pull is not None else (changed_files(changed), "")
     return Request(
         profile=loaded,
@@ -125,6 +128,7 @@ def build_request(
         timeout=timeout,
         times=Times.read(times) if times is not None else Times(),
         attribute=attribute,
+        unlock=unlock,
         strict=strict,
         collect_only=collect_only,
     )

@@ -53,6 +53,7 @@ def run(
     shard: o.ShardOption = "",
     jobs: o.JobsOption = None,
     times: o.TimesOption = None,
+    unlock: o.UnlockOption = False,
     timeout: o.TimeoutOption = None,
     attribute: Annotated[
         bool,
@@ -76,7 +77,8 @@ def run(
     request = build_request(
         profile=profile, upstream=upstream, suite=suite, device=device, labels=labels, unclassified=unclassified,
         keyword=keyword, changed=changed, pull=pull, shard=shard, jobs=jobs, timeout=timeout, times=times,
-        attribute=attribute, targets=targets, strict=strict,
+        attribute=attribute, unlock=unlock,
+        targets=targets, strict=strict,
     )  # fmt: skip
     # Workers run in another folder.
     output = absolute_output(output)

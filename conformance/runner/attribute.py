@@ -46,6 +46,7 @@ def cpu_setup(setup: Setup) -> Setup:
         rules=(),
         capabilities=Capabilities(version=1),
         keyword="",
+        unlock=False,
     )
 
 

@@ -67,6 +67,7 @@ class Request:
     strict: bool | None = None
     collect_only: bool = False
     attribute: bool = False
+    unlock: bool = False
     times: Times = field(default_factory=Times)
     notes: tuple[str, ...] = ()
 
@@ -86,6 +87,7 @@ class Request:
             "changed": None if self.changed is None else sorted(self.changed),
             "shard": self.shard,
             "attribute": self.attribute,
+            "unlock": self.unlock,
         }
 
 
@@ -248,6 +250,7 @@ class Session:
             capabilities=profile.declared(),
             keyword=request.keyword,
             collect_only=request.collect_only,
+            unlock=request.unlock,
             profile=profile.argument,
         )
 

@@ -62,6 +62,7 @@ class Setup:
         rules: those whose conditions hold now.
         keyword: pytest's ``-k`` expression.
         collect_only: report the tests and their decisions, run none.
+        unlock: run tests that upstream's decorators limit to other devices.
         profile: what ``--profile`` takes to find the profile again.
     """
 
@@ -75,6 +76,7 @@ class Setup:
     capabilities: Capabilities
     keyword: str = ""
     collect_only: bool = False
+    unlock: bool = False
     profile: str = ""
 
 

@@ -40,6 +40,9 @@ def main(spec_path: str) -> int:
     if spec.setup.module:
         importlib.import_module(spec.setup.module)
 
+    if spec.setup.unlock:
+        _unlock()
+
     import pytest
 
     from conformance.runner.plugin import WorkerPlugin
@@ -59,6 +62,14 @@ def main(spec_path: str) -> int:
     status = int(pytest.main(arguments, plugins=[WorkerPlugin(spec, journal)]))
     journal.write("finished", status=status)
     return 0
+
+
+def _unlock() -> None:
+    """Lets upstream's decorators (``onlyOn`` and relatives) pass on the device, by the switch of its own test base."""
+    base = importlib.import_module("torch.testing._internal.common_device_type").PrivateUse1TestBase
+    if not hasattr(base, "bypass_device_restrictions"):
+        raise ImportError("--unlock: the test base of this torch has no bypass_device_restrictions")
+    base.bypass_device_restrictions = True
 
 
 def _inner(spec: WorkerSpec, path: str) -> str:

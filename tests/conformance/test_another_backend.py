@@ -23,6 +23,15 @@ def test_a_backend_that_no_code_knows_runs_its_first_tests(conformance, tmp_path
     }
 
 
+def test_C10_what_upstream_limits_to_another_device_is_unlocked_on_request(conformance, tmp_path, results):
+    options = ("--profile", POCKET, "--upstream", POCKET / "tree", "--unlock", "test_pocket.py::TestAny::test_cuda")
+    done = conformance("run", *options, "--output", tmp_path / "out", PYTHONPATH=f"{POCKET}:{ROOT}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results(tmp_path / "out")[1]["outcomes"] == {"passed": 1}
+    done = conformance("plan", "--profile", ROOT / "tests" / "conformance" / "cpu_profile", "--unlock")
+    assert (done.returncode, "PrivateUse1" in done.stderr) == (2, True)
+
+
 def test_no_code_names_a_backend():
     for path in (ROOT / "conformance").rglob("*.py"):
         words = path.read_text(encoding="utf-8")
