@@ -202,7 +202,7 @@ def test_C29_junit_is_well_formed_and_agrees(hostile):
 
 def test_C29_result_lines_have_the_fixed_fields(hostile):
     names = "id file class test op dtype device label outcome attempt duration phase message trace rule reason"
-    fields = [*names.split(), "issue", "expires", "profile", "fallback"]
+    fields = [*names.split(), "issue", "expires", "profile", "fallback", "cpu_outcome", "cpu_message"]
     assert all(list(line) == fields for line in hostile[1])
     assert {line["profile"] for line in hostile[1]} == {f"./{HOSTILE.relative_to(Path.cwd())}"}
 
