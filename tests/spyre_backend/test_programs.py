@@ -293,7 +293,17 @@ y = b.tensor("y", torch.float32, ["n"], [1], role="out")
 k = b.scalar("k")
 b.call("aten::mul.Scalar_out", x, k, out=y)
 b.call("aten::sin_", y)
+
+def fails():
+    raise KeyError("an error of the stream that preparing is not to take")
+
+torch.spyre.launch_host_callback(fails)
 plan = prepare_kernel(b.write(ArtifactCache(Path({root!r}))))
+try:
+    torch.spyre.synchronize()
+    raise SystemExit("the stream's error is lost")
+except KeyError:
+    pass
 reference = a = torch.randn(300_000)
 a = a.to("spyre")
 streams = [torch.spyre.Stream(), torch.spyre.Stream()]

@@ -90,6 +90,15 @@ card::Queue& Runtime::preparation_queue(card::Queue& stream) {
   return *queue;
 }
 
+card::Queue& Runtime::upload_queue(c10::DeviceIndex index) {
+  card::Device& card = device(index);
+  const std::lock_guard lock(preparations_mutex_);
+  card::Queue*& queue = preparations_[&card];
+  if (queue == nullptr)
+    queue = &card.queue(card.open_queue());
+  return *queue;
+}
+
 bool Runtime::prepares(const card::Queue& queue) const {
   const std::lock_guard lock(preparations_mutex_);
   return std::any_of(preparations_.begin(), preparations_.end(),

@@ -44,7 +44,9 @@ public:
   // The queue that prepares launches for a stream: one of its own, or the stream itself where they are not
   // split.
   card::Queue& preparation_queue(card::Queue& stream);
-  // True for a queue that preparation_queue() opened.
+  // The queue on which programs are uploaded to a device; it has no other work.
+  card::Queue& upload_queue(c10::DeviceIndex index);
+  // True for a queue that is no stream of the user's: one of the two above.
   bool prepares(const card::Queue& queue) const;
 
   // Waits for every device. Called at exit so that no worker outlives the interpreter.
@@ -61,7 +63,7 @@ private:
   std::uint64_t arena_per_device_;
   std::vector<std::unique_ptr<card::Device>> devices_;
   mutable std::mutex preparations_mutex_;
-  std::unordered_map<const card::Queue*, card::Queue*> preparations_; // by stream
+  std::unordered_map<const void*, card::Queue*> preparations_; // by stream, or by device for uploads
 };
 
 // What threads do before they sleep for another one (card::Scheduler::Options::before_sleep). Set before the

@@ -66,7 +66,7 @@ JobPlan::JobPlan(PlanDescription description, std::span<const std::byte> text,
   }
   block_ = card.memory().allocate(image.size(), card::Use::Program);
   try {
-    card::Queue& queue = runtime.preparation_queue(bridge::current_queue(device_));
+    card::Queue& queue = runtime.upload_queue(device_);
     card::Operation upload{card::CopyToDevice{image.data(), {block_->position, image.size()}}};
     upload.label = description_.name + ": upload";
     queue.submit(std::move(upload));
