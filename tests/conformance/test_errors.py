@@ -14,6 +14,7 @@ from conformance.reports.accounts import Accounts
 from conformance.runner.probe import Backend
 from conformance.runner.run import Outcome, Session
 from conformance.runner.supervisor import Supervisor
+from conformance.times import Times
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +92,7 @@ def test_resume_of_damaged_events(tmp_path, line):
     (tmp_path / "events.jsonl").write_text(line + "\n")
     setup = Setup("cpu", "", False, "", {}, Selection(frozenset(), "include"), (), None)
     with pytest.raises(ConformanceError, match="damaged"):
-        Supervisor(setup, {}, tmp_path, jobs=1, timeout=1, import_timeout=1)
+        Supervisor(setup, {}, tmp_path, jobs=1, timeout=1, import_timeout=1, times=Times())
 
 
 @pytest.mark.parametrize(
