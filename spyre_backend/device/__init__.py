@@ -6,6 +6,7 @@ policy lives here.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -282,9 +283,13 @@ default_generators = _DefaultGenerators()
 
 def __getattr__(name: str) -> Any:
     """Inductor looks its backend up here. Importing that takes a second, so it waits until somebody asks."""
-    if name in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen"):
+    if name not in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen"):
+        raise AttributeError(f"module 'torch.spyre' has no attribute {name!r}")
+    try:
         from spyre_backend.compiler.inductor import backend
-
-        backend.register()
-        return getattr(backend, name)
-    raise AttributeError(f"module 'torch.spyre' has no attribute {name!r}")
+    except ImportError as error:
+        # Inductor asks whatever it compiles for; graphs of other devices have nothing to do with this.
+        warnings.warn(f"torch.compile does not work for spyre with torch {torch.__version__}: {error}", stacklevel=2)
+        raise AttributeError(f"torch.spyre.{name}: {error}") from error
+    backend.register()
+    return getattr(backend, name)

@@ -123,13 +123,29 @@ def test_one_compilation_serves_all_sizes():
             check(function, torch.randn(rows, inner), torch.randn(inner, columns), compiled=compiled)
 
 
-def test_random_operators_stay_outside_and_draw_from_the_devices_generator():
-    def function(x):
-        return F.dropout(x.sin(), 0.5) + torch.rand_like(x) * 2
+def test_what_no_program_can_hold_stays_outside_and_draws_from_the_devices_generator():
+    def function(x, weight):
+        return F.dropout(F.bilinear(x, x, weight).sin(), 0.5) + torch.rand_like(x[:, :2]) * 2
 
-    random = ("aten.native_dropout.default", "aten.rand_like.default")
-    with torch._inductor.config.patch(fallback_random=True), graphs(1, programs=2, outside=random):
-        check(function, torch.randn(7, 9))
+    outside = ("aten._trilinear.default", "aten.native_dropout.default", "aten.rand_like.default")
+    with torch._inductor.config.patch(fallback_random=True), graphs(1, programs=2, outside=outside):
+        check(function, torch.randn(7, 3), torch.randn(2, 3, 3))
+
+
+def test_functions_of_torch_spyre_may_be_called_in_a_compiled_function():
+    def function(x):
+        state = torch.spyre.get_rng_state()
+        noise = torch.rand_like(x)
+        torch.spyre.set_rng_state(state)
+        with torch.spyre.stream(torch.spyre.Stream()) as stream:
+            again = torch.rand_like(x)
+            stream.synchronize()
+        return noise, again, torch.spyre.current_device()
+
+    with torch._inductor.config.patch(fallback_random=True):
+        noise, again, device = torch.compile(function)(torch.ones(5, device="spyre"))
+    assert noise.tolist() == again.tolist()
+    assert device == 0
 
 
 def test_branches_and_sizes_that_depend_on_data():

@@ -48,13 +48,23 @@ def _register_interface() -> None:
     interface.register()
 
 
+def _skip_this_package() -> None:
+    """``torch.spyre`` is no part of a model: Dynamo calls it instead of tracing into it."""
+    from torch._dynamo import trace_rules
+
+    trace_rules.add("spyre_backend")
+
+
+_CALLS = {"torch._dynamo.device_interface": _register_interface, "torch._dynamo.trace_rules": _skip_this_package}
+
+
 def install() -> None:
     """Lets Dynamo know the device as soon as it is imported. Called once; imports nothing."""
-    name = "torch._dynamo.device_interface"
-    if name in sys.modules:
-        _register_interface()
-    else:
-        sys.meta_path.insert(0, _OnImport(name, _register_interface))
+    for name, call in _CALLS.items():
+        if name in sys.modules:
+            call()
+        else:
+            sys.meta_path.insert(0, _OnImport(name, call))
     if (common := sys.modules.get("torch._inductor.codegen.common")) is not None:
         # Inductor has looked for its backends already, and looks once.
         common.init_backend_registration.cache_clear()

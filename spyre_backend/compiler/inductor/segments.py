@@ -41,6 +41,8 @@ _BORDERS = (
     lines.EnterCudaStreamContextLine,
     lines.ExitCudaStreamContextLine,
 )
+# Where an operator may have the kernel that the card runs.
+_KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 # Lines that compute nothing, and so are not counted when they stay outside.
 _BOOKKEEPING = (lines.MemoryPlanningLine, lines.MultiOutputLine, lines.UnbackedSymbolDefsLine)
 
@@ -170,7 +172,7 @@ class _Division:
                 self.go_along(line)
             case lines.AssertSizeStrideLine():
                 self.go_along(_Check(line, [line.name]))
-            case lines.GroupedAssertSizeStrideLine():
+            case lines.WrapperLine() if type(line).__name__ == "GroupedAssertSizeStrideLine":  # since PyTorch 2.14
                 self.go_along(_Check(line, [name for name, _, _ in line.asserts]))
             case lines.AllocateLine() if not line.comm_buffer and line.node.get_device().type == "spyre":
                 self.waiting[line.node.get_name()] = line
@@ -416,7 +418,7 @@ class _Division:
             raise _Refused(name)
         if torch.Tag.nondeterministic_seeded in overload.tags or getattr(node, "unbacked_bindings", None):
             raise _Refused(str(overload))
-        if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(overload.name(), "CPU"):
+        if not any(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key) for key in _KERNELS):
             raise _Refused(str(overload))
         if any(result.alias_info is not None and not result.alias_info.is_write for result in overload._schema.returns):
             raise _Refused(str(overload))
