@@ -16,7 +16,7 @@ import torch
 
 from spyre_backend import _C
 from spyre_backend.programs.cache import ArtifactCache
-from spyre_backend.programs.errors import BuildError
+from spyre_backend.programs.errors import ArtifactError, BuildError
 from spyre_backend.programs.expressions import Size, aligned, compile_size, literal, product, total
 from spyre_backend.programs.manifest import (
     CONSTANTS,
@@ -34,6 +34,7 @@ from spyre_backend.programs.manifest import (
     Target,
     TensorArgument,
     execution_steps,
+    from_json,
     to_json,
 )
 from spyre_backend.programs.text import InSlot, InstructionText, Number, OperandText, Tag, Text, Value
@@ -83,7 +84,7 @@ class _Scratch:
     """Memory of one scratch operand: bytes, and the first and last instruction that use it."""
 
     bytes: Size
-    first: int | None = None
+    first: int = 0
     last: int = -1
 
 
@@ -275,13 +276,13 @@ class ProgramBuilder:
         """The artifact's directory in a cache (the user's by default); made there unless it is there already.
 
         Raises:
-            BuildError: there is nothing in the program.
+            BuildError: there is nothing in the program, or something that its manifest can't say.
             ExpressionError: a size is no expression over the symbols.
+            OSError: the cache can't be written.
         """
         if not self._instructions:
             raise BuildError(f"{self.name}: a program without instructions does nothing")
-        scratch = self._plan_scratch()
-        storages = [self._storage_slot(storage) for storage in self._storages]
+        storages, scratch = self._place_storages()
         operands = [self._operand_text(operand) for operand in self._operands]
         # Last: describing operands may add slots.
         text = Text(len(self._slots), storages, operands, self._instructions)
@@ -303,9 +304,12 @@ class ProgramBuilder:
                 len(self._slots), fetch_barrier=self._fetch_barrier, synchronize=self._synchronize
             ),
         )
-        for size in (manifest.scratch, manifest.cost.bytes, manifest.cost.operations):
-            compile_size(size, self._names)
-        return (cache or ArtifactCache()).store(to_json(manifest), files)
+        text_of_manifest = to_json(manifest)
+        try:
+            from_json(text_of_manifest, Path(self.name))
+        except ArtifactError as error:
+            raise BuildError(f"{self.name}: {error.field}: {error.reason}") from None
+        return (cache or ArtifactCache()).store(text_of_manifest, files)
 
     # ------------------------------------------------------------------------------------------ internals
 
@@ -320,10 +324,10 @@ class ProgramBuilder:
         return len(self._slots) - 1
 
     def _number(self, size: Size) -> Number:
+        compile_size(size, self._names)
         known = literal(size)
         if known is not None:
             return known
-        compile_size(size, self._names)
         return InSlot(self._slot(Slot(SlotKind.SIZE, value=size)))
 
     def _operand(
@@ -381,7 +385,7 @@ class ProgramBuilder:
                 self._use(*item)
             elif isinstance(item, Operand) and isinstance(storage := self._storages[item.storage], _Scratch):
                 now = len(self._instructions)
-                first = now if storage.first is None else storage.first
+                first = now if storage.last < 0 else storage.first
                 self._storages[item.storage] = replace(storage, first=first, last=now)
 
     def _charge(self, overload: torch._ops.OpOverload, args: Sequence[Given]) -> None:
@@ -395,33 +399,32 @@ class ProgramBuilder:
         elif base in ("addmm", "baddbmm") and len(matrices) >= 2:
             self._operations.append(product([2, *matrices[-2].shape, matrices[-1].shape[-1]]))
 
-    def _storage_slot(self, storage: int | _Scratch) -> int:
-        assert isinstance(storage, int)  # scratch has been planned
-        return storage
-
-    def _plan_scratch(self) -> Size:
-        """Gives every scratch storage its place; returns the bytes of all. First fit by order of first use.
+    def _place_storages(self) -> tuple[list[int], Size]:
+        """The slot of every storage's address, and the bytes of all scratch memory. First fit by order of first use.
 
         Memory whose size is known is reused by anything that fits; memory of a symbolic size by another of the same
         expression, because which of two expressions is larger depends on the launch.
         """
         places: list[tuple[Size, int]] = []  # bytes, and the last instruction that uses it
         taken: dict[int, int] = {}
-        unplanned = [(number, one) for number, one in enumerate(self._storages) if isinstance(one, _Scratch)]
-        for number, scratch in sorted(unplanned, key=lambda pair: len(self._instructions) if pair[1].first is None
-                                      else pair[1].first):  # fmt: skip
-            first = 0 if scratch.first is None else scratch.first
+        scratch = [(number, one) for number, one in enumerate(self._storages) if isinstance(one, _Scratch)]
+        for number, one in sorted(scratch, key=lambda pair: pair[1].first):
             for at, (size, last) in enumerate(places):
-                if last < first and _fits(scratch.bytes, size):
-                    places[at] = (size, scratch.last)
+                if last < one.first and _fits(one.bytes, size):
+                    places[at] = (size, one.last)
                     taken[number] = at
                     break
             else:
-                places.append((scratch.bytes, scratch.last))
+                places.append((one.bytes, one.last))
                 taken[number] = len(places) - 1
-        for number, at in taken.items():
-            self._storages[number] = self._slot(Slot(SlotKind.SCRATCH, value=total([size for size, _ in places[:at]])))
-        return total([size for size, _ in places])
+        slots = []
+        for number, storage in enumerate(self._storages):
+            if isinstance(storage, _Scratch):
+                offset = total([size for size, _ in places[: taken[number]]])
+                slots.append(self._slot(Slot(SlotKind.SCRATCH, value=offset)))
+            else:
+                slots.append(storage)
+        return slots, total([size for size, _ in places])
 
 
 def _fits(wanted: Size, have: Size) -> bool:

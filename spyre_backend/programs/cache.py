@@ -20,7 +20,7 @@ DIRECTORY = "SPYRE_CACHE_DIR"
 def default_root() -> Path:
     """``SPYRE_CACHE_DIR``, else ``spyre_backend`` in the user's cache folder (XDG base directory specification)."""
     if chosen := os.environ.get(DIRECTORY):
-        return Path(chosen)
+        return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spyre_backend"
 
 
@@ -53,29 +53,25 @@ class ArtifactCache:
         """
         key = hashlib.sha256(manifest.encode()).hexdigest()
         final = self.path(key)
-        if (final / FILE).exists():
-            return final
-        with self.lock(key):
-            if not (final / FILE).exists():
-                self._write(final, manifest, files)
+        if not _holds(final, manifest, files):
+            with self.lock(key):
+                if not _holds(final, manifest, files):
+                    self._write(final, manifest, files)
         return final
-
-    def discard(self, directory: Path) -> None:
-        """Removes an artifact that turned out to be damaged."""
-        with self.lock(directory.name):
-            shutil.rmtree(directory, ignore_errors=True)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Holds a key: others that want to make or remove it wait."""
+        """Holds a key: others that want to write it wait."""
         folder = self.path(key).parent
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{key}.lock"):
             yield
 
     def _write(self, final: Path, manifest: str, files: Mapping[str, bytes]) -> None:
-        shutil.rmtree(final, ignore_errors=True)  # without a manifest: not finished
-        partial = Path(tempfile.mkdtemp(prefix=f"{final.name}.", dir=final.parent))
+        # Damaged, or left by a process that was killed while it wrote: nobody else has the lock.
+        for remains in (final, *final.parent.glob(f"{final.name}.*.partial")):
+            shutil.rmtree(remains, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{final.name}.", suffix=".partial", dir=final.parent))
         try:
             for name, data in files.items():
                 (partial / name).write_bytes(data)
@@ -84,3 +80,13 @@ class ArtifactCache:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+
+
+def _holds(directory: Path, manifest: str, files: Mapping[str, bytes]) -> bool:
+    """Whether an artifact is there, whole."""
+    try:
+        return (directory / FILE).read_text() == manifest and all(
+            (directory / name).read_bytes() == data for name, data in files.items()
+        )
+    except (OSError, UnicodeDecodeError):
+        return False

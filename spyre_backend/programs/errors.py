@@ -10,11 +10,13 @@ class ArtifactError(RuntimeError):
 
     Attributes:
         directory: the artifact.
+        reason: what is wrong.
         field: where in ``manifest.json`` the fault is, as in ``arguments[2].dtype``; empty when it is elsewhere.
     """
 
     def __init__(self, directory: Path, reason: str, field: str = "") -> None:
         self.directory = directory
+        self.reason = reason
         self.field = field
         super().__init__(f"{directory}: manifest.json: {field}: {reason}" if field else f"{directory}: {reason}")
 

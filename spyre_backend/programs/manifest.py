@@ -269,6 +269,8 @@ class _Node:
     def text(self) -> str:
         if not isinstance(self.value, str) or not self.value:
             raise self.refuse(f"a text is expected, not {_kind(self.value)}")
+        if not self.value.isprintable():
+            raise self.refuse("a text without control characters and halves of surrogates is expected")
         return self.value
 
     def whole(self, low: int, high: int) -> int:
@@ -329,6 +331,7 @@ def from_json(text: str, directory: Path) -> Manifest:
         "preparation", "execution",
     )  # fmt: skip
     target = document["target"]
+    target.only("torch", "compiler")
     symbols = document["symbols"].each(_symbol)
     names = [symbol.name for symbol in symbols]
     for number, name in enumerate(names):
@@ -339,6 +342,7 @@ def from_json(text: str, directory: Path) -> Manifest:
     slots = document["slots"].each(lambda node: _slot(node, arguments, names, binaries))
     _check_bound(document, arguments, names)
     cost = document["cost"]
+    cost.only("bytes", "operations")
     return Manifest(
         name=document["name"].text(),
         target=Target(target["torch"].text(), target["compiler"].text()),
@@ -436,7 +440,11 @@ def _binaries(node: _Node) -> dict[str, Binary]:
 
 
 def _preparation(node: _Node) -> tuple[Step, ...]:
-    steps = node.each(lambda item: Step(item["do"].choice(*PREPARATION)))
+    def read(item: _Node) -> Step:
+        item.only("do")
+        return Step(item["do"].choice(*PREPARATION))
+
+    steps = node.each(read)
     if tuple(step.do for step in steps) != PREPARATION:
         raise node.refuse(f"the steps are {', '.join(PREPARATION)}, in this order")
     return steps

@@ -125,7 +125,7 @@ class JobPlan:
         )
 
 
-def load_plan(directory: Path, device: torch.device | int | None, kind: type[Plan]) -> Plan:
+def load_plan(directory: Path, device: torch.device | str | int | None, kind: type[Plan]) -> Plan:
     """Reads, checks and parses an artifact, allocates its program memory and uploads it.
 
     Args:
@@ -137,15 +137,15 @@ def load_plan(directory: Path, device: torch.device | int | None, kind: type[Pla
         ArtifactError: the artifact is damaged, or was made for another PyTorch or by another compiler.
         torch.OutOfMemoryError: the program memory is full.
     """
+    directory = directory.absolute()
     manifest = read_manifest(directory)
     text = _read_binary(directory, manifest, PROGRAM)
     constants = _read_binary(directory, manifest, CONSTANTS) if CONSTANTS in manifest.binaries else b""
-    library = ""
+    kernels, digest = b"", ""
     if KERNELS in manifest.binaries:
-        _read_binary(directory, manifest, KERNELS)
-        library = str((directory / KERNELS).absolute())
+        kernels, digest = _read_binary(directory, manifest, KERNELS), manifest.binaries[KERNELS].sha256
     try:
-        plan = _C.JobPlan(_description(manifest), text, constants, library, _index(device))
+        plan = _C.JobPlan(_description(manifest), text, constants, kernels, digest, _index(device))
     except _C.InvalidArgument as error:
         raise ArtifactError(directory, f"{PROGRAM}: {error}") from None
     return kind(manifest, directory, plan)
@@ -184,11 +184,12 @@ def _read_binary(directory: Path, manifest: Manifest, name: str) -> bytes:
     return data
 
 
-def _index(device: torch.device | int | None) -> int:
+def _index(device: torch.device | str | int | None) -> int:
     if device is None:
         return _C.current_device()
     if isinstance(device, int):
         return device
+    device = torch.device(device)
     if device.type != "spyre":
         raise ValueError(f"a program runs on a spyre device, not on {device}")
     return _C.current_device() if device.index is None else device.index

@@ -81,7 +81,7 @@ PLANS: dict[Scheme, type[JobPlan]] = {"patch": JobPlan, "windows": WindowPlan, "
 
 
 def prepare_kernel(
-    directory: Path | str, device: torch.device | int | None = None, scheme: Scheme | None = None
+    directory: Path | str, device: torch.device | str | int | None = None, scheme: Scheme | None = None
 ) -> JobPlan:
     """Makes an artifact ready for launches: reads, checks and parses it, allocates program memory and uploads, once.
 
@@ -93,8 +93,12 @@ def prepare_kernel(
     Raises:
         ArtifactError: the artifact is damaged, or was made for another PyTorch or by another compiler.
         torch.OutOfMemoryError: the program memory is full.
+        ValueError: the device is no spyre device, or the scheme is none.
     """
-    return load_plan(Path(directory), device, PLANS[scheme or settings().launch])
+    scheme = scheme or settings().launch
+    if scheme not in PLANS:
+        raise ValueError(f"{scheme!r} is no launch scheme: {', '.join(PLANS)} are")
+    return load_plan(Path(directory), device, PLANS[scheme])
 
 
 def launch_jobplan(plan: JobPlan, arguments: Sequence[torch.Tensor | int | float]) -> None:

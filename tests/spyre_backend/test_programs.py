@@ -5,6 +5,7 @@ import itertools
 import json
 import multiprocessing
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -388,6 +389,17 @@ def test_R3_13_what_the_host_computation_throws_reaches_the_stream(cache):
     assert x.tolist() == [4.0] * 5
 
 
+def test_a_place_outside_of_the_scratch_memory_is_an_error(artifact):
+    plan = prepare_kernel(changed(artifact, lambda document: document["slots"][4].update(value="0 - 2048")))
+    launch_jobplan(plan, [*tensors(), 1])
+    with pytest.raises(torch.spyre.InvalidArgument, match="a place in scratch memory is -2048"):
+        torch.spyre.synchronize()
+    plan = prepare_kernel(changed(artifact, lambda document: document["slots"][4].update(value=1 << 20)))
+    launch_jobplan(plan, [*tensors(), 1])
+    with pytest.raises(torch.spyre.InvalidArgument, match="a place in scratch memory is 1048576 of 128 bytes"):
+        torch.spyre.synchronize()
+
+
 def test_what_an_operator_throws_reaches_the_stream_and_the_plan_stays_usable(cache):
     b = ProgramBuilder("gather")
     x = b.tensor("x", torch.float32, [4], [1])
@@ -456,6 +468,56 @@ def test_an_integer_argument_gives_a_size(cache):
         launch_jobplan(plan, [-101, x])
 
 
+def test_what_is_written_shares_no_memory_with_another_argument(cache):
+    """Operators could not see it: the program would give what no order of its instructions gives."""
+    b = ProgramBuilder("sum")
+    x, y = (b.tensor(name, torch.float32, [2, 8], [8, 1]) for name in "xy")
+    b.call("aten::add.out", x, y, out=b.tensor("z", torch.float32, [2, 8], [8, 1], role="out"))
+    plan = prepare_kernel(b.write(cache))
+    memory = torch.zeros(8, 8, device="spyre")
+    x, shifted, apart = memory[:2], memory[1:3], memory[2:4]
+    for out in (x, shifted):
+        with pytest.raises(ValueError, match=r"argument 2 \('z'\) is written and shares memory with argument 0"):
+            launch_jobplan(plan, [x, x, out])
+    launch_jobplan(plan, [x.fill_(1), x, apart])
+    assert apart.unique().tolist() == [2.0]
+
+
+def test_autograd_notices_what_a_launch_writes(cache):
+    b = ProgramBuilder("fill")
+    b.call("aten::fill_.Scalar", b.tensor("x", torch.float32, [3], [1], role="inout"), 7.0)
+    plan = prepare_kernel(b.write(cache))
+    leaf, x = torch.ones(3, device="spyre", requires_grad=True), torch.ones(3, device="spyre")
+    product = (leaf * x).sum()
+    launch_jobplan(plan, [x])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with pytest.raises(ValueError, match="requires grad, which a launch does not record"):
+        launch_jobplan(plan, [leaf])
+    with torch.no_grad():
+        launch_jobplan(plan, [leaf])
+    with torch.inference_mode():
+        launch_jobplan(plan, [torch.ones(3, device="spyre")])
+    assert leaf.tolist() == [7.0] * 3
+
+
+def test_inputs_and_constants_are_not_written(cache):
+    for make in (lambda b: b.tensor("x", torch.float32, [3], [1]), lambda b: b.constant(torch.ones(3))):
+        b = ProgramBuilder("writes")
+        b.call("aten::neg_", make(b))
+        with pytest.raises(ArtifactError, match="operator aten::neg_ writes operand 0, which is an input or a const"):
+            prepare_kernel(b.write(cache))
+
+
+def test_a_number_that_does_not_fit_is_refused(cache):
+    b = ProgramBuilder("number")
+    b.symbol("n")
+    b.integer("n")
+    b.call("aten::is_vulkan_available")
+    with pytest.raises(ValueError, match="does not fit into 64 bits"):
+        launch_jobplan(prepare_kernel(b.write(cache)), [1 << 70])
+
+
 def test_an_operator_that_resizes_its_output_is_refused(cache):
     b = ProgramBuilder("grows")
     x = b.tensor("x", torch.float32, [4], [1])
@@ -471,6 +533,11 @@ def test_an_operator_that_resizes_its_output_is_refused(cache):
 # -------------------------------------------------------------------------------------- building and expressions
 
 
+def written(b, shape):
+    b.call("aten::neg_", b.tensor("z", torch.float32, shape, [1] * len(shape), role="inout"))
+    return b.write()
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -484,13 +551,16 @@ def test_an_operator_that_resizes_its_output_is_refused(cache):
         (lambda b, x: b.view(b.scratch(torch.int8, [4], [1]), [300], [1]), "does not fit into scratch of 128 bytes"),
         (lambda b, x: b.tensor("z", torch.int8, [1, 2], [1]), "1 strides for 2 dimensions"),
         (lambda b, x: b.write(), "does nothing"),
+        (lambda b, x: written(ProgramBuilder("a\ud800"), []), "name: a text without control characters"),
+        (lambda b, x: written(b, [-1]), r"arguments\[1\]\.shape\[0\]: -1 is negative"),
+        (lambda b, x: written(b, [1 << 63]), "does not fit into 64 bits"),
     ],
 )
 def test_what_a_program_cannot_express_is_said_when_it_is_built(make, text):
     b = ProgramBuilder("p")
     b.symbol("n")
     x = b.tensor("x", torch.float32, ["n"], [1], role="inout")
-    with pytest.raises(BuildError, match=text):
+    with pytest.raises((BuildError, ExpressionError), match=text):
         make(b, x)
 
 
@@ -595,6 +665,10 @@ def test_every_malformed_field_of_a_manifest_is_named(artifact):
     ("edit", "field", "reason"),
     [
         (lambda d: d.update(extra=1), "extra", "not known here"),
+        (lambda d: d["target"].update(extra=1), "target.extra", "not known here"),
+        (lambda d: d["cost"].update(extra=1), "cost.extra", "not known here"),
+        (lambda d: d["preparation"][0].update(extra=1), "preparation[0].extra", "not known here"),
+        (lambda d: d.update(name="a\x07"), "name", "without control characters"),
         (lambda d: d.update(version=2), "version", "version 2 is not known here"),
         (lambda d: d.update(format="x"), "format", "'x' is not 'spyre-code'"),
         (lambda d: d["target"].update(torch="2.1"), "target.torch", "was made for 2.1"),
@@ -657,12 +731,12 @@ def test_no_text_of_a_program_can_crash_the_card(artifact):
     for word, value in itertools.product(range(len(text) // 8), (-1, 1 << 40, 3)):
         spoiled = text[: word * 8] + value.to_bytes(8, "little", signed=True) + text[word * 8 + 8 :]
         try:
-            _C.JobPlan(description, spoiled, b"", "", 0)
+            _C.JobPlan(description, spoiled, b"", b"", "", 0)
         except (torch.spyre.InvalidArgument, RuntimeError):
             refused += 1
     for length in range(0, len(text), 8):
         with pytest.raises(torch.spyre.InvalidArgument, match="program text"):
-            _C.JobPlan(description, text[:length], b"", "", 0)
+            _C.JobPlan(description, text[:length], b"", b"", "", 0)
     assert refused > 100
 
 
@@ -685,15 +759,74 @@ def test_processes_that_write_the_same_artifact_at_once_share_it(tmp_path):
     assert {right for _, right in done} == {True}
     assert len({directory for directory, _ in done}) == 1
     folders = [path for path in tmp_path.glob("*/*") if path.is_dir()]
-    assert len(folders) == 1 and sorted(file.name for file in folders[0].iterdir()) == ["manifest.json", "program.bin"]
+    assert len(folders) == 1
+    assert sorted(file.name for file in folders[0].iterdir()) == ["manifest.json", "program.bin"]
 
 
-def test_an_unfinished_artifact_is_made_again(cache):
-    directory = affine(ArtifactCache(cache.root / "killed"))
-    (directory / "manifest.json").unlink()  # as a process leaves it that was killed while it wrote
-    (directory / "program.bin").write_bytes(b"half")
-    assert affine(ArtifactCache(cache.root / "killed")) == directory
+@pytest.mark.parametrize("name", ["manifest.json", "program.bin"])
+@pytest.mark.parametrize("content", [None, b"", b"\xff" * 2000], ids=["missing", "empty", "other"])
+def test_a_damaged_artifact_is_made_again(tmp_path, name, content):
+    """As a crash of the machine or a process that was killed leaves it."""
+    directory = affine(ArtifactCache(tmp_path))
+    (directory / name).unlink()
+    if content is not None:
+        (directory / name).write_bytes(content)
+    partial = directory.parent / f"{directory.name}.x.partial"
+    partial.mkdir()
+    assert affine(ArtifactCache(tmp_path)) == directory
     prepare_kernel(directory)
+    assert not partial.exists()
+
+
+KERNEL = 'extern "C" void k(void** p, const long* n) {{ static_cast<float*>(p[0])[0] = {value}; }}'
+
+
+def compiled(folder, source):
+    (folder / "k.cpp").write_text(source)
+    subprocess.run(["c++", "-shared", "-fPIC", folder / "k.cpp", "-o", folder / "k.so"], check=True)
+    return folder / "k.so"
+
+
+def test_the_kernels_that_were_checked_are_the_ones_that_run(tmp_path):
+    """Also when a library takes the place of another one in a process that has loaded that."""
+    x = torch.zeros(1, device="spyre")
+    for value in (3, 42):
+        library = compiled(tmp_path, KERNEL.format(value=value))
+        b = ProgramBuilder("kernel")
+        b.kernel("k", [b.tensor("x", torch.float32, [1], [1], role="inout")])
+        b.library(library)
+        shutil.copytree(b.write(ArtifactCache(tmp_path / "cache")), tmp_path / "same place", dirs_exist_ok=True)
+        launch_jobplan(prepare_kernel(tmp_path / "same place"), [x])
+        assert x.item() == value
+
+
+def test_a_library_without_the_kernel_or_that_is_none_is_refused(tmp_path):
+    library = compiled(tmp_path, "int other;")
+    for content, text in ((library.read_bytes(), "no kernel 'k'"), (b"no library", "can't be loaded")):
+        library.write_bytes(content)
+        b = ProgramBuilder("kernel")
+        b.kernel("k", [b.tensor("x", torch.float32, [1], [1], role="inout")])
+        b.library(library)
+        with pytest.raises(ArtifactError, match=text):
+            prepare_kernel(b.write(ArtifactCache(tmp_path)))
+
+
+def test_a_builder_writes_the_same_artifact_every_time(cache):
+    b = ProgramBuilder("twice")
+    x = b.tensor("x", torch.float32, [3], [1], role="inout")
+    t = b.scratch(torch.float32, [3], [1])
+    b.call("aten::neg.out", x, out=t)
+    b.call("aten::mul_.Tensor", x, t)
+    assert b.write(cache) == b.write(cache)
+
+
+def test_device_and_scheme_are_checked(cache):
+    directory = affine(cache)
+    assert prepare_kernel(directory, "spyre:1").device == torch.device("spyre", 1)
+    with pytest.raises(ValueError, match="runs on a spyre device, not on cpu"):
+        prepare_kernel(directory, "cpu")
+    with pytest.raises(ValueError, match="'fast' is no launch scheme: patch, windows, graph are"):
+        prepare_kernel(directory, scheme="fast")
 
 
 def test_a_different_program_has_a_different_place(cache):

@@ -90,14 +90,15 @@ std::span<const std::byte> span_of(const py::bytes& bytes) {
 }
 
 std::shared_ptr<JobPlan> make_plan(const py::dict& given, const py::bytes& text, const py::bytes& constants,
-                                   const std::string& library, int device) {
+                                   const py::bytes& kernels, const std::string& digest, int device) {
   return bridge::translated([&] {
     PlanDescription description = description_from(given);
     const auto text_bytes = span_of(text);
     const auto constant_bytes = span_of(constants);
+    const auto kernel_bytes = span_of(kernels);
     const py::gil_scoped_release released;
-    auto kernels = library.empty() ? nullptr : std::make_shared<const Library>(library);
-    return std::make_shared<JobPlan>(std::move(description), text_bytes, constant_bytes, std::move(kernels),
+    auto library = kernel_bytes.empty() ? nullptr : Library::load(kernel_bytes, digest);
+    return std::make_shared<JobPlan>(std::move(description), text_bytes, constant_bytes, std::move(library),
                                      static_cast<c10::DeviceIndex>(device));
   });
 }
@@ -105,8 +106,12 @@ std::shared_ptr<JobPlan> make_plan(const py::dict& given, const py::bytes& text,
 Given given_from(const py::handle& item) {
   if (THPVariable_Check(item.ptr()))
     return THPVariable_Unpack(item.ptr());
-  if (PyLong_Check(item.ptr()))
-    return item.cast<std::int64_t>();
+  if (PyLong_Check(item.ptr())) {
+    int overflow = 0;
+    const std::int64_t value = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
+    TORCH_CHECK_VALUE(overflow == 0, "a number of a launch does not fit into 64 bits");
+    return value;
+  }
   if (PyFloat_Check(item.ptr()))
     return item.cast<double>();
   TORCH_CHECK_TYPE(false, "a launch takes tensors and numbers, not ",
@@ -128,7 +133,7 @@ void add_programs(py::module_& module) {
   module.def("scalar_type", [](const py::object& dtype) { return static_cast<int>(scalar_type(dtype)); });
   py::class_<JobPlan, std::shared_ptr<JobPlan>>(module, "JobPlan")
       .def(py::init(&make_plan), py::arg("description"), py::arg("text"), py::arg("constants"),
-           py::arg("library"), py::arg("device"))
+           py::arg("kernels"), py::arg("digest"), py::arg("device"))
       .def("launch", &launch)
       .def_property_readonly("device", [](const JobPlan& plan) { return static_cast<int>(plan.device()); })
       .def_property_readonly("image_bytes", &JobPlan::image_bytes)

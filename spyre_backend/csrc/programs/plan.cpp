@@ -6,8 +6,11 @@
 #include "card/error.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/Parallel.h>
 #include <algorithm>
 #include <bit>
+#include <c10/core/GradMode.h>
 #include <cstring>
 #include <exception>
 #include <tuple>
@@ -40,6 +43,7 @@ struct JobPlan::Launch {
   std::vector<std::uint64_t> words; // per argument: the address of a tensor, the bits of a scalar
   std::vector<c10::Storage> storages;
   c10::DataPtr scratch;
+  std::uint64_t scratch_bytes = 0;
   card::Footprint footprint;
   std::uint64_t touched = 0;  // bytes of all tensors
   std::exception_ptr failure; // of the host's computation
@@ -72,12 +76,8 @@ JobPlan::JobPlan(PlanDescription description, std::span<const std::byte> text,
     queue.submit(std::move(upload));
     queue.synchronize();
     program_ = std::make_unique<Program>(
-        std::span<const std::byte>(runtime.arena().backing(block_->position), text.size()),
+        std::span<const std::byte>(runtime.arena().backing(block_->position), text.size()), writable_slots(),
         std::move(library), card, runtime.arena());
-    if (program_->slots() != description_.slots.size())
-      throw card::InvalidArgument("the text has " + std::to_string(program_->slots()) +
-                                  " slots, the manifest describes " +
-                                  std::to_string(description_.slots.size()));
   } catch (...) {
     card.memory().free(block_);
     throw;
@@ -90,6 +90,17 @@ JobPlan::JobPlan(PlanDescription description, std::span<const std::byte> text,
 JobPlan::~JobPlan() {
   if (bridge::Runtime::started())
     bridge::Runtime::get().device(device_).memory().free(block_);
+}
+
+std::vector<bool> JobPlan::writable_slots() const {
+  std::vector<bool> result;
+  for (const Slot& slot : description_.slots) {
+    const auto* tensor = slot.kind == Slot::Kind::Address
+                             ? std::get_if<TensorArgument>(&description_.arguments[slot.argument])
+                             : nullptr;
+    result.push_back(slot.kind == Slot::Kind::Scratch || (tensor != nullptr && tensor->writes));
+  }
+  return result;
 }
 
 card::Span JobPlan::region(std::size_t index) const {
@@ -168,6 +179,26 @@ void JobPlan::check_tensor(const TensorArgument& argument, std::size_t index, co
   launch.storages.push_back(tensor.storage());
 }
 
+void JobPlan::check_overlap(const std::vector<Given>& given) const {
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const auto* argument = std::get_if<TensorArgument>(&description_.arguments[i]);
+    if (argument == nullptr || !argument->writes)
+      continue;
+    const at::Tensor& written = std::get<at::Tensor>(given[i]);
+    for (std::size_t other = 0; other < given.size(); ++other) {
+      const auto* tensor = std::get_if<at::Tensor>(&given[other]);
+      if (other == i || tensor == nullptr || !tensor->storage().is_alias_of(written.storage()))
+        continue;
+      const at::MemOverlapStatus status =
+          at::get_overlap_status(written.unsafeGetTensorImpl(), tensor->unsafeGetTensorImpl());
+      TORCH_CHECK_VALUE(status != at::MemOverlapStatus::Full && status != at::MemOverlapStatus::Partial,
+                        "launch of '", description_.name, "': argument ", i, " ('", argument->name,
+                        "') is written and shares memory with argument ", other,
+                        ": clone one of them, or make the program with one argument of role inout");
+    }
+  }
+}
+
 void JobPlan::check(const std::vector<Given>& given, Launch& launch) const {
   TORCH_CHECK_TYPE(given.size() == description_.arguments.size(), "launch of '", description_.name,
                    "': ", given.size(), " arguments, but the program takes ", description_.arguments.size());
@@ -211,10 +242,16 @@ void JobPlan::compute_slots(const Launch& launch, std::uint64_t* words) const {
     case Slot::Kind::Scalar:
       words[i] = launch.words[slot.argument];
       break;
-    case Slot::Kind::Scratch:
-      words[i] = reinterpret_cast<std::uintptr_t>(launch.scratch.get()) +
-                 static_cast<std::uint64_t>(slot.value.evaluate(launch.symbols));
+    case Slot::Kind::Scratch: {
+      // The end is the card's to check: scratch memory is an allocation of its own.
+      const std::uint64_t offset =
+          non_negative(slot.value.evaluate(launch.symbols), "a place in scratch memory");
+      if (offset > launch.scratch_bytes)
+        throw card::InvalidArgument("a place in scratch memory is " + std::to_string(offset) + " of " +
+                                    std::to_string(launch.scratch_bytes) + " bytes");
+      words[i] = reinterpret_cast<std::uintptr_t>(launch.scratch.get()) + offset;
       break;
+    }
     case Slot::Kind::Constant:
       words[i] = reinterpret_cast<std::uintptr_t>(bridge::Runtime::get().arena().token(
           block_->position + constants_at_ +
@@ -232,11 +269,23 @@ void JobPlan::launch(std::vector<Given> given) const {
   card::Queue& queue = bridge::current_queue(device_);
   auto launch = std::make_shared<Launch>();
   check(given, *launch);
+  check_overlap(given);
+  for (std::size_t i = 0; i < given.size(); ++i)
+    if (const auto* argument = std::get_if<TensorArgument>(&description_.arguments[i]);
+        argument != nullptr && argument->writes) {
+      const at::Tensor& written = std::get<at::Tensor>(given[i]);
+      TORCH_CHECK_VALUE(
+          !written.requires_grad() || !c10::GradMode::is_enabled(), "launch of '", description_.name,
+          "': argument ", i, " ('", argument->name,
+          "') is written and requires grad, which a launch does not record: use torch.no_grad()");
+      // What autograd saved of it is no longer what it was.
+      if (!written.is_inference())
+        written.unsafeGetTensorImpl()->bump_version();
+    }
   launch->plan = shared_from_this();
-  if (const std::uint64_t scratch =
-          non_negative(description_.scratch.evaluate(launch->symbols), "scratch memory");
-      scratch != 0)
-    launch->scratch = bridge::device_allocator().allocate_on(device_, scratch);
+  launch->scratch_bytes = non_negative(description_.scratch.evaluate(launch->symbols), "scratch memory");
+  if (launch->scratch_bytes != 0)
+    launch->scratch = bridge::device_allocator().allocate_on(device_, launch->scratch_bytes);
 
   card::Compute compute;
   std::unique_lock<std::mutex> queueing;
@@ -264,9 +313,12 @@ void JobPlan::launch(std::vector<Given> given) const {
     compute.fetch_barrier = description_.fetch_barrier;
     footprint.reads.push_back(corrections);
   }
-  compute.kernel = [launch](std::span<const std::byte> corrections) {
+  compute.kernel = [launch, threads = at::get_num_threads()](std::span<const std::byte> corrections) {
     if (launch->failure)
       std::rethrow_exception(launch->failure);
+    // A worker's kernels use as many threads as its caller's would.
+    if (at::get_num_threads() != threads)
+      at::set_num_threads(threads);
     launch->plan->program_->run(corrections);
   };
   card::Operation operation{std::move(compute), launch};

@@ -112,6 +112,8 @@ private:
   void check_tensor(const TensorArgument& argument, std::size_t index, const at::Tensor& tensor,
                     Launch& launch) const;
   void bind(std::size_t symbol, std::int64_t value, const std::string& where, Launch& launch) const;
+  void check_overlap(const std::vector<Given>& given) const;
+  std::vector<bool> writable_slots() const;
   void compute_slots(const Launch& launch, std::uint64_t* words) const;
   card::Span region(std::size_t index) const;
   // Takes a region that no other thread is queueing a launch for, if there is one.

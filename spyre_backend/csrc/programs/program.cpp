@@ -43,9 +43,12 @@ bool fixed(const OperandText& operand) {
 
 } // namespace
 
-Program::Program(std::span<const std::byte> text, std::shared_ptr<const Library> library,
-                 card::Device& device, const card::Arena& arena)
+Program::Program(std::span<const std::byte> text, const std::vector<bool>& writable,
+                 std::shared_ptr<const Library> library, card::Device& device, const card::Arena& arena)
     : device_(device), arena_(arena), text_(decode(text)) {
+  if (text_.slots != writable.size())
+    throw card::InvalidArgument("the text has " + std::to_string(text_.slots) +
+                                " slots, the manifest describes " + std::to_string(writable.size()));
   for (const std::size_t slot : text_.storages)
     storages_.push_back({slot, c10::make_intrusive<c10::StorageImpl>(
                                    c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, kHost),
@@ -56,7 +59,7 @@ Program::Program(std::span<const std::byte> text, std::shared_ptr<const Library>
     Instruction& made = instructions_.emplace_back();
     made.results = instruction.results;
     if (instruction.kind == Kind::Operator)
-      make_operator(made, instruction);
+      make_operator(made, instruction, writable);
     else
       make_kernel(made, instruction, library.get());
   }
@@ -98,16 +101,36 @@ void Program::shape(std::size_t index, std::span<const std::int64_t> slots) {
   if (offset < 0)
     throw card::InvalidArgument("operand " + std::to_string(index) + " has offset " + std::to_string(offset));
   c10::TensorImpl* impl = operand.tensor.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(sizes, strides, offset);
-  const std::uint64_t bytes = impl->numel() == 0
-                                  ? 0
-                                  : at::detail::computeStorageNbytes(sizes, strides, impl->itemsize(),
-                                                                     static_cast<std::size_t>(offset));
+  std::uint64_t bytes = 0;
+  try {
+    impl->set_sizes_and_strides(sizes, strides, offset);
+    if (impl->numel() != 0)
+      bytes = at::detail::computeStorageNbytes(sizes, strides, impl->itemsize(),
+                                               static_cast<std::size_t>(offset));
+  } catch (const c10::Error& error) {
+    throw card::InvalidArgument("operand " + std::to_string(index) + ": " + error.what_without_backtrace());
+  }
   Storage& storage = storages_[operand.storage];
   storage.bytes = std::max(storage.bytes, bytes);
 }
 
-void Program::make_operator(Instruction& made, const InstructionText& text) {
+void Program::check_writable(std::size_t operand, const std::vector<bool>& writable,
+                             const std::string& name) const {
+  if (!writable[storages_[operands_[operand].storage].slot])
+    throw card::InvalidArgument("operator " + name + " writes operand " + std::to_string(operand) +
+                                ", which is an input or a constant");
+}
+
+void Program::check_writable(const Value& value, const std::vector<bool>& writable,
+                             const std::string& name) const {
+  if (value.tag == Tag::Operand)
+    check_writable(static_cast<std::size_t>(value.number.value), writable, name);
+  for (const Value& element : value.values)
+    check_writable(element, writable, name);
+}
+
+void Program::make_operator(Instruction& made, const InstructionText& text,
+                            const std::vector<bool>& writable) {
   const auto op = c10::Dispatcher::singleton().findSchema({text.name, text.overload});
   const std::string name = text.overload.empty() ? text.name : text.name + "." + text.overload;
   if (!op)
@@ -125,8 +148,13 @@ void Program::make_operator(Instruction& made, const InstructionText& text) {
                                 std::to_string(op->schema().returns().size()) +
                                 " values, the program takes " + std::to_string(text.results.size()));
   made.op = *op;
+  for (const std::int64_t result : text.results)
+    if (result >= 0)
+      check_writable(static_cast<std::size_t>(result), writable, name);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const Value& value = text.arguments[i];
+    if (const c10::AliasInfo* alias = arguments[i].alias_info(); alias != nullptr && alias->isWrite())
+      check_writable(value, writable, name);
     if (value.tag == Tag::Default) {
       if (!arguments[i].default_value())
         throw card::InvalidArgument("operator " + name + ": argument '" + arguments[i].name() +

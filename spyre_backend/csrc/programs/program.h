@@ -27,10 +27,11 @@ namespace spyre::programs {
 // operands.
 class Program {
 public:
-  // Throws InvalidArgument for a text that is malformed, or names operators, dtypes or kernels that do not
-  // exist here.
-  Program(std::span<const std::byte> text, std::shared_ptr<const Library> library, card::Device& device,
-          const card::Arena& arena);
+  // `writable` tells per slot whether the memory at its address may be written. Throws InvalidArgument for a
+  // text that is malformed, or names operators, dtypes or kernels that do not exist here, or has an operator
+  // that writes what it may not. What kernels write is not known.
+  Program(std::span<const std::byte> text, const std::vector<bool>& writable,
+          std::shared_ptr<const Library> library, card::Device& device, const card::Arena& arena);
 
   std::size_t slots() const { return text_.slots; }
   std::size_t instructions() const { return instructions_.size(); }
@@ -66,7 +67,10 @@ private:
   };
 
   void make_operand(std::size_t index);
-  void make_operator(Instruction& instruction, const InstructionText& text);
+  void check_writable(const Value& value, const std::vector<bool>& writable, const std::string& name) const;
+  void check_writable(std::size_t operand, const std::vector<bool>& writable, const std::string& name) const;
+  void make_operator(Instruction& instruction, const InstructionText& text,
+                     const std::vector<bool>& writable);
   void make_kernel(Instruction& instruction, const InstructionText& text, const Library* library);
   c10::IValue resolve(const Value& value, const c10::TypePtr& type,
                       std::span<const std::int64_t> slots) const;
