@@ -67,8 +67,8 @@ def check(function, *args, compiled=None, device="spyre", gradients=False):
     assert_same(there, here)
 
 
-def many_kinds(x, y, index, values):
-    """Fused kernels, matrix products, operators with several results, views, mutation of arguments."""
+def many_kinds(x, y, index, values, z):
+    """Fused kernels, matrix products, operators with several results, views, mutation, complex numbers and Python's."""
     y.add_(1)
     x[2:4].mul_(values[:2])
     product = x @ y.t()
@@ -85,13 +85,15 @@ def many_kinds(x, y, index, values):
         torch.zeros_like(x).scatter_(0, index[:, None].expand(4, 9), values),
         product.argmax(1).float() / x.std(),
         (x.bfloat16() @ y.bfloat16().t()).sum(0),
+        (1 - z * 2.0 / 3 + 1j).abs(),
         x.shape[0],
     )
 
 
 def test_a_graph_of_every_kind_of_operator_is_one_program_with_the_cpus_results():
+    z = torch.randn(3, dtype=torch.complex64)
     with graphs(1, programs=1):
-        check(many_kinds, torch.randn(7, 9), torch.randn(7, 9), torch.tensor([0, 2, 1, 5]), torch.randn(4, 9))
+        check(many_kinds, torch.randn(7, 9), torch.randn(7, 9), torch.tensor([0, 2, 1, 5]), torch.randn(4, 9), z)
 
 
 def block(image, weight, bias, projection):
@@ -124,12 +126,18 @@ def test_one_compilation_serves_all_sizes():
 
 
 def test_what_no_program_can_hold_stays_outside_and_draws_from_the_devices_generator():
-    def function(x, weight):
-        return F.dropout(F.bilinear(x, x, weight).sin(), 0.5) + torch.rand_like(x[:, :2]) * 2
+    def function(x, weight, index):
+        noise = F.dropout(F.bilinear(x, x, weight).sin(), 0.5) + torch.rand_like(x[:, :2]) * 2
+        return noise, F.embedding_bag(index, x, mode="sum") * 3
 
-    outside = ("aten._trilinear.default", "aten.native_dropout.default", "aten.rand_like.default")
-    with torch._inductor.config.patch(fallback_random=True), graphs(1, programs=2, outside=outside):
-        check(function, torch.randn(7, 3), torch.randn(2, 3, 3))
+    outside = (
+        "aten._embedding_bag_forward_only.default",
+        "aten._trilinear.default",
+        "aten.native_dropout.default",
+        "aten.rand_like.default",
+    )
+    with torch._inductor.config.patch(fallback_random=True), graphs(1, programs=3, outside=outside):
+        check(function, torch.randn(7, 3), torch.randn(2, 3, 3), torch.randint(0, 7, (4, 3)))
 
 
 def test_functions_of_torch_spyre_may_be_called_in_a_compiled_function():

@@ -518,6 +518,21 @@ def test_a_number_that_does_not_fit_is_refused(cache):
         launch_jobplan(prepare_kernel(b.write(cache)), [1 << 70])
 
 
+def test_a_number_may_stand_for_a_tensor(cache):
+    b = ProgramBuilder("halves")
+    b.symbol("n")
+    x = b.tensor("x", torch.bfloat16, ["n"], [1], role="inout")
+    z = b.tensor("z", torch.complex64, ["n"], [1], role="inout")
+    b.call("aten::mul_.Tensor", x, 0.5)
+    b.call("aten::add_.Tensor", x, b.expr("n"))
+    b.call("aten::mul_.Tensor", z, 2j)
+    plan = prepare_kernel(b.write(cache))
+    x, z = torch.ones(3, dtype=torch.bfloat16, device="spyre"), torch.ones(3, dtype=torch.complex64, device="spyre")
+    launch_jobplan(plan, [x, z])
+    assert x.tolist() == [3.5] * 3
+    assert z.tolist() == [2j] * 3
+
+
 def test_an_operator_that_resizes_its_output_is_refused(cache):
     b = ProgramBuilder("grows")
     x = b.tensor("x", torch.float32, [4], [1])

@@ -43,6 +43,8 @@ _BORDERS = (
 )
 # Where an operator may have the kernel that the card runs.
 _KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+# Operators whose results have other sizes than PyTorch's shape inference says, so no program could receive them.
+_SURPRISING = ("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 # Lines that compute nothing, and so are not counted when they stay outside.
 _BOOKKEEPING = (lines.MemoryPlanningLine, lines.MultiOutputLine, lines.UnbackedSymbolDefsLine)
 
@@ -417,6 +419,8 @@ class _Division:
         if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
             raise _Refused(name)
         if torch.Tag.nondeterministic_seeded in overload.tags or getattr(node, "unbacked_bindings", None):
+            raise _Refused(str(overload))
+        if overload._schema.name in _SURPRISING:
             raise _Refused(str(overload))
         if not any(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key) for key in _KERNELS):
             raise _Refused(str(overload))

@@ -4,6 +4,7 @@
 #include "card/error.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
 #include <algorithm>
 #include <c10/core/ScalarType.h>
@@ -183,8 +184,8 @@ void Program::make_kernel(Instruction& made, const InstructionText& text, const 
   }
 }
 
-c10::IValue Program::resolve(const Value& value, const c10::TypePtr& type,
-                             std::span<const std::int64_t> slots) const {
+c10::IValue Program::plain(const Value& value, const c10::TypePtr& type,
+                           std::span<const std::int64_t> slots) const {
   switch (value.tag) {
   case Tag::None:
   case Tag::Default:
@@ -226,6 +227,22 @@ c10::IValue Program::resolve(const Value& value, const c10::TypePtr& type,
   for (const Value& item : value.values)
     result.push_back(resolve(item, element, slots));
   return result;
+}
+
+c10::IValue Program::resolve(const Value& value, const c10::TypePtr& type,
+                             std::span<const std::int64_t> slots) const {
+  c10::IValue result = plain(value, type, slots);
+  if (!result.isScalar())
+    return result;
+  c10::TypePtr taken = type;
+  if (const auto optional = taken->cast<c10::OptionalType>())
+    taken = optional->getElementType();
+  if (taken->kind() != c10::TypeKind::TensorType)
+    return result;
+  // As Python's numbers are when they meet a tensor: their dtype gives way to the tensor's.
+  at::Tensor number = c10::scalar_to_tensor(result.toScalar(), kHost);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
 }
 
 void Program::place(std::span<const std::int64_t> slots) {

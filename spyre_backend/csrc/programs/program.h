@@ -72,8 +72,10 @@ private:
   void make_operator(Instruction& instruction, const InstructionText& text,
                      const std::vector<bool>& writable);
   void make_kernel(Instruction& instruction, const InstructionText& text, const Library* library);
+  // A value as an operator takes it: numbers become tensors where the operator takes tensors.
   c10::IValue resolve(const Value& value, const c10::TypePtr& type,
                       std::span<const std::int64_t> slots) const;
+  c10::IValue plain(const Value& value, const c10::TypePtr& type, std::span<const std::int64_t> slots) const;
   void place(std::span<const std::int64_t> slots);
   void shape(std::size_t index, std::span<const std::int64_t> slots);
   void execute(const Instruction& instruction, std::span<const std::int64_t> slots);
