@@ -206,16 +206,24 @@ def generate(model: nn.Module, cache: Cache, prompt: Tensor, tokens: int) -> Ten
     return torch.cat(chosen, 1)
 
 
+def positive(text: str) -> int:
+    """A whole number from 1, for options."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options that both examples have."""
     found = torch.accelerator.current_accelerator(check_available=True)
     parser.add_argument("--device", default=str(found or "cpu"), help="default: the accelerator, here %(default)s")
     parser.add_argument("--granite", action="store_true", help="layer shapes of Granite-3.3-8B (8 B weights with 40)")
-    parser.add_argument("--layers", type=int, help="number of layers")
+    parser.add_argument("--layers", type=positive, help="number of layers")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
-    parser.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
-    parser.add_argument("--prompt", type=int, default=32, help="tokens of the prompt (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=32, help="tokens to generate (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=1, help="sequences (default: %(default)s)")
+    parser.add_argument("--prompt", type=positive, default=32, help="tokens of the prompt (default: %(default)s)")
+    parser.add_argument("--tokens", type=positive, default=32, help="tokens to generate (default: %(default)s)")
 
 
 def chosen_config(options: argparse.Namespace) -> Config:

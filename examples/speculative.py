@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from decoder import Cache, Decoder, arguments, chosen_config, generate, random_decoder
+from decoder import Cache, Decoder, arguments, chosen_config, generate, positive, random_decoder
 from torch import Tensor, nn
 
 
@@ -77,12 +77,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Decodes with and without the draft, checks that the tokens are the same, and prints times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments(parser)
-    parser.add_argument("--draft-layers", type=int, default=1, help="layers of the draft (default: %(default)s)")
-    parser.add_argument("--ahead", type=int, default=4, help="tokens proposed at a time (default: %(default)s)")
+    parser.add_argument("--draft-layers", type=positive, default=1, help="layers of the draft (default: %(default)s)")
+    parser.add_argument("--ahead", type=positive, default=4, help="tokens proposed at a time (default: %(default)s)")
     options = parser.parse_args(argv)
     if options.batch != 1:
         parser.error("speculative decoding is for one sequence: leave out --batch")
     config = chosen_config(options)
+    if options.draft_layers > config.layers:
+        parser.error(f"--draft-layers {options.draft_layers}: the model has {config.layers} layers")
     model = random_decoder(config, options.device)
     draft = draft_of(model, options.draft_layers)
     step, propose = (torch.compile(model), torch.compile(draft)) if options.compile else (model, draft)

@@ -121,7 +121,8 @@ def reproduce(summary: Mapping[str, Any], profile: str) -> str:
     if summary["upstream"]:
         tree = " --upstream TREE"
         lines.append(f"conformance fetch    # or a checkout of PyTorch {summary['upstream']}; TREE is its path")
-    lines.append(f"conformance run --profile {profile}{tree} --attribute --output out")
+    unlock = " --unlock" if summary.get("unlocked") else ""
+    lines.append(f"conformance run --profile {profile}{tree}{unlock} --attribute --output out")
     if summary["narrowed"]:
         lines.append(f"# the run took a part: {', '.join(summary['narrowed'])}")
     return "\n".join(lines)

@@ -61,6 +61,7 @@ def merge(runs: Sequence[FinishedRun]) -> tuple[Accounts, dict[str, Any]]:
         expectations=first["expectations"],
         devices=min(run.summary["devices"] for run in runs),
         narrowed=sorted({option for run in runs for option in run.summary["narrowed"]}),
+        unlocked=any(run.summary.get("unlocked", False) for run in runs),
         links=list(dict.fromkeys(link for run in runs for link in run.summary.get("links", ()))),
         notes=list(dict.fromkeys(note for run in runs for note in run.summary["notes"])),
     )

@@ -22,6 +22,7 @@ def summarise(
     shard: str = "",
     interrupted: str = "",
     narrowed: Sequence[str] = (),
+    unlocked: bool = False,
     notes: Sequence[str] = (),
     links: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def summarise(
         shard: ``i/n``, ``""`` for a whole run.
         interrupted: signal name, ``""`` when it ran to the end.
         narrowed: options by which the run took less than the profile's whole set, but for ``--shard``.
+        unlocked: whether tests ran that upstream keeps to other devices (``--unlock``).
         notes: sentences for the reader.
         links: pages where the run can be looked at.
     """
@@ -64,6 +66,7 @@ def summarise(
         "shard": shard,
         "interrupted": interrupted,
         "narrowed": list(narrowed),
+        "unlocked": unlocked,
         "notes": list(notes),
         "links": list(links),
     }

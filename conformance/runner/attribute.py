@@ -68,16 +68,19 @@ def cpu_units(names: Mapping[str, str], accounts: Accounts, roots: Mapping[str, 
     ]
 
 
-def found_on_cpu(names: Mapping[str, str], cpu: Accounts) -> Iterable[tuple[str, OnCpu]]:
+def found_on_cpu(names: Mapping[str, str], cpu: Accounts, finished: bool) -> Iterable[tuple[str, OnCpu]]:
     """What became of each test on the CPU.
 
     Args:
         names: of :func:`to_repeat`.
         cpu: accounts of the repetition.
+        finished: it was not interrupted: a test without a result is one that the CPU does not have.
     """
     for there, name in names.items():
         rows = cpu.attempts.get(there)
         if not rows or there not in cpu.planned:
+            if not finished:
+                continue
             # A file is only named in the accounts where it could not be imported.
             yield name, OnCpu(NOT_THERE if parse(name).test else "passed")
         else:

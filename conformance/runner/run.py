@@ -113,6 +113,7 @@ class Outcome:
     profile: str = ""
     expectations: str = ""
     narrowed: tuple[str, ...] = ()
+    unlocked: bool = False
 
     def summary(self) -> dict[str, Any]:
         """``summary.json``."""
@@ -128,6 +129,7 @@ class Outcome:
             shard=self.shard,
             interrupted=self.interrupted,
             narrowed=self.narrowed,
+            unlocked=self.unlocked,
             notes=self.selection_notes + self.notes,
             links=links(),
         )
@@ -354,7 +356,7 @@ class Session:
         return Outcome(
             accounts, backend, self._upstream_version, time.monotonic() - started, accounts.unexpected(strict),
             supervisor.notes, self.notes, supervisor.interrupted, request.shard, request.profile.name,
-            request.profile.fingerprint(), self._narrowed(),
+            request.profile.fingerprint(), self._narrowed(), request.unlock,
         )  # fmt: skip
 
     def _attribute(self, device: Supervisor, roots: dict[str, Root]) -> str:
@@ -382,7 +384,7 @@ class Session:
                 cpu.run(units)
             finally:
                 cpu.close()
-        device.accounts.on_cpu.update(found_on_cpu(names, cpu.accounts))
+        device.accounts.on_cpu.update(found_on_cpu(names, cpu.accounts, not cpu.interrupted))
         return cpu.interrupted
 
 

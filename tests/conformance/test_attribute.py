@@ -122,6 +122,7 @@ def test_C34_what_fails_on_both_alone_does_not_fail_a_run_that_was_interrupted_t
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 3, process.communicate()
+    assert results(tmp_path / "out")[0][-1]["cpu_outcome"] == "", "it is not known what the CPU has"
     (tmp_path / "wait").unlink()
     done = conformance(*arguments, "--resume", **environment)
     assert done.returncode == 0, done.stderr

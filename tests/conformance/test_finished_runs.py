@@ -420,7 +420,7 @@ def test_C33_a_bundle_shows_where_a_backend_stands_and_how_to_see_it_again(confo
             accounts.on_cpu[test] = OnCpu(there)
     run = left(
         tmp_path / "run", accounts, profile="mine", expectations=load_profile(str(profile)).fingerprint(),
-        links=["https://ci.example/1"],
+        links=["https://ci.example/1"], unlocked=True,
     )  # fmt: skip
     done = conformance("report", run, "--bundle", tmp_path / "bundle", "--profile", profile)
     assert done.returncode == 0, done.stderr
@@ -435,7 +435,7 @@ def test_C33_a_bundle_shows_where_a_backend_stands_and_how_to_see_it_again(confo
     text = (tmp_path / "bundle" / "README.md").read_text()
     assert "**66.67 %**" in text and "https://ci.example/1" in text and "pip install torch==2.14.1" in text
     assert "| no-such | 1 | unsupported-feature: not \\| here |" in text
-    assert "conformance run --profile THIS_FOLDER --upstream TREE" in text
+    assert "conformance run --profile THIS_FOLDER --upstream TREE --unlock --attribute" in text
     # The folder is the profile, and the run can be read again from it.
     again = load_profile(str(tmp_path / "bundle"))
     assert [rule.id for rule in again.rules()] == ["no-such"]

@@ -103,3 +103,18 @@ def test_granite_has_the_layers_of_granite_3_3_8b():
         "mlp.down.weight": (4096, 12800),
     }
     assert len(model.layers) == 40
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "text"),
+    [
+        (decoder, ["--tokens", "0"], "argument --tokens: 0 is less than 1"),
+        (decoder, ["--layers", "x"], "argument --layers: invalid positive value: 'x'"),
+        (speculative, ["--draft-layers", "99"], "--draft-layers 99: the model has"),
+    ],
+    ids=["tokens", "layers", "draft"],
+)
+def test_examples_refuse_numbers_that_make_no_sense(script, arguments, text, capsys):
+    with pytest.raises(SystemExit) as caught:
+        script.main(arguments)
+    assert (caught.value.code, text in capsys.readouterr().err) == (2, True)
