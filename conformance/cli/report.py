@@ -67,6 +67,9 @@ def report(
     `run` and `merge` leave the HTML page too. It holds everything and asks for nothing: mail it, or keep it as an
     artifact.
     """
+    chosen = {"--json": as_json, "--bundle": bundle is not None, "--output": output is not None}
+    if len(both := [option for option, given in chosen.items() if given]) > 1:
+        raise ConformanceError(f"{' and '.join(both)}: one at a time")
     found = read_run(run)
     if as_json:
         o.print_json(_as_json(found))

@@ -108,6 +108,7 @@ class ProgramBuilder:
         self._slots: list[Slot] = []
         self._storages: list[int | _Scratch] = []  # the slot of an argument's address, or memory to be planned
         self._constants = bytearray()
+        self._constant_bytes: dict[int, int] = {}  # by storage
         self._library: Path | None = None
         self._operations: list[Size] = []
         self._touched: list[Size] = []
@@ -124,6 +125,8 @@ class ProgramBuilder:
         """
         if name in self._names:
             raise BuildError(f"{self.name}: {name!r} is a symbol already")
+        if not name.isidentifier():
+            raise BuildError(f"{self.name}: {name!r} is no name for a symbol")
         self._symbols.append(Symbol(name, minimum, maximum, multiple))
         return name
 
@@ -169,10 +172,11 @@ class ProgramBuilder:
         Args:
             tensor: strided; its values are copied now.
         """
-        values = tensor.detach().cpu().contiguous()
+        values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         self._constants += b"\0" * (-len(self._constants) % STICK)
         self._storages.append(self._slot(Slot(SlotKind.CONSTANT, value=len(self._constants))))
         self._constants += values.reshape(-1).view(torch.uint8).numpy().tobytes()
+        self._constant_bytes[len(self._storages) - 1] = values.nbytes
         return self._operand(values.dtype, values.shape, values.stride(), 0, len(self._storages) - 1)
 
     def view(
@@ -191,21 +195,22 @@ class ProgramBuilder:
             offset: elements of the view's dtype from the operand's first element.
             dtype: reads the bytes as another dtype.
         """
+        self._check_mine(operand)
         dtype = dtype or operand.dtype
         start = operand.offset
         if dtype != operand.dtype and start != 0:
             start = f"({product([operand.dtype.itemsize, start])}) // {dtype.itemsize}"
         offset = total([start, offset])
         storage = self._storages[operand.storage]
-        if isinstance(storage, _Scratch):
-            have, needed = literal(storage.bytes), literal(_extent(dtype, shape, strides, offset))
-            if have is not None and needed is not None and needed > have:
-                raise BuildError(f"{self.name}: a view of {needed} bytes does not fit into scratch of {have} bytes")
+        memory = storage.bytes if isinstance(storage, _Scratch) else self._constant_bytes.get(operand.storage, "")
+        have, needed = literal(memory), literal(_extent(dtype, shape, strides, offset))
+        if have is not None and needed is not None and needed > have:
+            raise BuildError(f"{self.name}: a view of {needed} bytes does not fit into memory of {have} bytes")
         return self._operand(dtype, shape, strides, offset, operand.storage)
 
     # --------------------------------------------------------------------------------------- instructions
 
-    def call(self, operator: str | torch._ops.OpOverload, *args: Given, results: Sequence[Operand | None] = (),
+    def call(self, operator: str | torch._ops.OpOverload, /, *args: Given, results: Sequence[Operand | None] = (),
              **kwargs: Given) -> None:  # fmt: skip
         """The next instruction runs an ATen operator of the CPU on operands.
 
@@ -244,6 +249,9 @@ class ProgramBuilder:
         targets = [*results, *[None] * (len(aliased) - len(results))]
         if len(targets) != len(aliased):
             raise BuildError(f"{overload} returns {len(aliased)} values, {len(results)} operands were given for them")
+        for target in targets:
+            if target is not None:
+                self._check_mine(target)
         self._use(*given.values(), *targets)
         self._instructions.append(
             InstructionText(
@@ -260,6 +268,8 @@ class ProgramBuilder:
             operands: the function gets their addresses.
             numbers: whole numbers or expressions.
         """
+        for operand in operands:
+            self._check_mine(operand)
         self._use(*operands)
         values = [Value(Tag.OPERAND, operand.number) for operand in operands]
         values += [Value(Tag.INT, self._number(number)) for number in numbers]
@@ -278,7 +288,7 @@ class ProgramBuilder:
         Raises:
             BuildError: there is nothing in the program, or something that its manifest can't say.
             ExpressionError: a size is no expression over the symbols.
-            OSError: the cache can't be written.
+            ArtifactError: the cache can't be written.
         """
         if not self._instructions:
             raise BuildError(f"{self.name}: a program without instructions does nothing")
@@ -352,6 +362,7 @@ class ProgramBuilder:
             case None:
                 return Value(Tag.NONE)
             case Operand():
+                self._check_mine(given)
                 return Value(Tag.OPERAND, given.number)
             case _Expression():
                 return Value(Tag.INT, self._number(given.size))
@@ -359,6 +370,8 @@ class ProgramBuilder:
                 return Value(Tag.FLOAT_SLOT, InSlot(self._slot(Slot(SlotKind.SCALAR, argument=given.argument))))
             case bool():
                 return Value(Tag.BOOL, given)
+            case int() if not -(2**63) <= given < 2**63:
+                raise BuildError(f"{given} does not fit into 64 bits")
             case int():
                 return Value(Tag.FLOAT, float(given)) if "float" in type_ else Value(Tag.INT, given)
             case float():
@@ -378,6 +391,10 @@ class ProgramBuilder:
             case list() | tuple():
                 return Value(Tag.LIST, [self._value(item, type_) for item in given])
         raise BuildError(f"a program can't hold a {type(given).__name__} for {type_}")
+
+    def _check_mine(self, operand: Operand) -> None:
+        if operand.number >= len(self._operands) or self._operands[operand.number] is not operand:
+            raise BuildError(f"{self.name}: an operand of another program")
 
     def _use(self, *given: Given) -> None:
         for item in given:

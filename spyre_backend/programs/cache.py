@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from spyre_backend.programs.errors import ArtifactError
 from spyre_backend.programs.manifest import FILE
 
 DIRECTORY = "SPYRE_CACHE_DIR"
@@ -50,13 +51,20 @@ class ArtifactCache:
 
         Returns:
             Its folder.
+
+        Raises:
+            ArtifactError: it can't be written.
         """
         key = hashlib.sha256(manifest.encode()).hexdigest()
         final = self.path(key)
         if not _holds(final, manifest, files):
-            with self.lock(key):
-                if not _holds(final, manifest, files):
-                    self._write(final, manifest, files)
+            try:
+                with self.lock(key):
+                    if not _holds(final, manifest, files):
+                        self._write(final, manifest, files)
+            except OSError as error:
+                reason = f"can't be written ({error}): choose another cache with {DIRECTORY}"
+                raise ArtifactError(final, reason) from error
         return final
 
     @contextmanager

@@ -447,6 +447,8 @@ def test_C33_a_bundle_shows_where_a_backend_stands_and_how_to_see_it_again(confo
     (profile / "rules.yaml").write_text("version: 1\nrules: []\n")
     edited = conformance("report", run, "--bundle", tmp_path / "other", "--profile", profile)
     assert (edited.returncode, "run again" in edited.stderr) == (2, True)
+    both = conformance("report", run, "--bundle", tmp_path / "third", "--json")
+    assert (both.returncode, "--json and --bundle: one at a time" in both.stderr) == (2, True)
     full = conformance("report", run, "--bundle", tmp_path / "bundle", "--profile", profile)
     assert full.returncode == 2
 

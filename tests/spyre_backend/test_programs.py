@@ -509,6 +509,22 @@ def test_inputs_and_constants_are_not_written(cache):
             prepare_kernel(b.write(cache))
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"self": "text"}, "'self' takes Tensor, not str"),
+        ({"other": [1, 2]}, "a list stands where the operator takes Tensor"),
+        ({"alpha": None}, "'alpha' takes Scalar, not None"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_when_it_is_prepared(cache, given, text):
+    b = ProgramBuilder("types")
+    x = b.tensor("x", torch.float32, [3], [1], role="inout")
+    b.call("aten::add.out", **{"self": x, "other": x, "out": x, **given})
+    with pytest.raises(ArtifactError, match=text):
+        prepare_kernel(b.write(cache))
+
+
 def test_a_number_that_does_not_fit_is_refused(cache):
     b = ProgramBuilder("number")
     b.symbol("n")
@@ -563,7 +579,13 @@ def written(b, shape):
         (lambda b, x: b.call("aten::neg", object()), "can't hold a object"),
         (lambda b, x: b.call("aten::bernoulli_.float", x), "random numbers come from the device's generator"),
         (lambda b, x: b.symbol("n"), "'n' is a symbol already"),
-        (lambda b, x: b.view(b.scratch(torch.int8, [4], [1]), [300], [1]), "does not fit into scratch of 128 bytes"),
+        (lambda b, x: b.symbol("a b"), "'a b' is no name for a symbol"),
+        (lambda b, x: ProgramBuilder("q").call("aten::neg_", x), "an operand of another program"),
+        (lambda b, x: ProgramBuilder("q").kernel("k", [x]), "an operand of another program"),
+        (lambda b, x: ProgramBuilder("q").view(x, [1], [1]), "an operand of another program"),
+        (lambda b, x: b.view(b.scratch(torch.int8, [4], [1]), [300], [1]), "does not fit into memory of 128 bytes"),
+        (lambda b, x: b.view(b.constant(torch.ones(4)), [5], [1]), "view of 20 bytes does not fit into memory of 16"),
+        (lambda b, x: b.call("aten::fill_.Scalar", x, 1 << 63), "does not fit into 64 bits"),
         (lambda b, x: b.tensor("z", torch.int8, [1, 2], [1]), "1 strides for 2 dimensions"),
         (lambda b, x: b.write(), "does nothing"),
         (lambda b, x: written(ProgramBuilder("a\ud800"), []), "name: a text without control characters"),
@@ -855,6 +877,12 @@ def test_a_program_may_end_with_a_synchronisation(cache):
     x, w, y = tensors()
     launch_jobplan(plan, [x, w, y, 1])
     assert torch.spyre.current_stream().query()
+
+
+def test_a_cache_that_cannot_be_written_is_said_with_the_setting(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match=r"can't be written .* choose another cache with SPYRE_CACHE_DIR"):
+        affine(ArtifactCache(tmp_path / "file"))
 
 
 def test_the_default_cache_is_a_folder_of_the_user(monkeypatch, tmp_path):

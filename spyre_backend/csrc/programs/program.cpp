@@ -166,6 +166,10 @@ void Program::make_operator(Instruction& made, const InstructionText& text,
       made.arguments.emplace_back();
     } else {
       made.arguments.push_back(resolve(value, arguments[i].type(), {}));
+      const c10::TypePtr found = made.arguments.back().type<c10::Type>();
+      if (!found->isSubtypeOf(*arguments[i].type()))
+        throw card::InvalidArgument("operator " + name + ": argument '" + arguments[i].name() + "' takes " +
+                                    arguments[i].type()->str() + ", not " + found->str());
     }
   }
 }
