@@ -58,6 +58,8 @@ class Demo:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # What runs behind a shell's prompt ignores Ctrl-C, and what it starts would too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def until(self, what: Callable[[list[str]], bool]) -> int:

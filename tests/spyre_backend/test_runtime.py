@@ -228,7 +228,8 @@ def test_invalid_settings_name_variable_and_value(run_python, name, value):
 def test_settings_change_what_they_say(run_python):
     run_python(
         "import torch\n"
-        "assert torch.spyre.settings() == torch.spyre.Settings('VF', 3, 1 << 29, 8, 4, 'virtual', 2)\n"
+        "assert torch.spyre.settings() == torch.spyre.Settings(\n"
+        "    'VF', 3, 1 << 29, 8, 4, 'virtual', 2, False, 3, 5, 'graph')\n"
         "assert not torch.spyre.is_initialized()\n"
         "assert torch.spyre.device_count() == 3\nassert torch.spyre.mem_get_info(2)[1] == 1 << 29\n"
         "assert '0 of 8 region handles' in torch.spyre.memory_summary()\n",
@@ -239,6 +240,10 @@ def test_settings_change_what_they_say(run_python):
         SPYRE_DOMAINS="4",
         SPYRE_CLOCK="virtual",
         SPYRE_HOST_WORKERS="2",
+        SPYRE_SPLIT_STREAMS="off",
+        SPYRE_STAGING_BUFFERS="3",
+        SPYRE_CORRECTION_REGIONS="5",
+        SPYRE_LAUNCH="graph",
     )
 
 
