@@ -153,12 +153,11 @@ def test_R1_8_plan_and_arguments_live_until_the_launch_is_done(cache):
     launch_jobplan(plan, [x, w, y, 2])
     del plan, x, w
     gc.collect()
-    others = [torch.full((N, K), float("nan"), device="spyre:0") for _ in range(0)]
-    side = torch.spyre.Stream()
-    with torch.spyre.stream(side):  # the default stream is held: reuse of freed memory would show here
-        others += [torch.full((N, K), float("nan"), device="spyre") for _ in range(50)]
+    with torch.spyre.stream(torch.spyre.Stream()):  # the default one is held: reuse of freed memory would show
+        others = [torch.full((N, K), float("nan"), device="spyre") for _ in range(50)]
     gate.set()
     torch.testing.assert_close(y.cpu(), expected)
+    del others
 
 
 def test_R3_2_forty_tensor_arguments(cache):
