@@ -4,6 +4,7 @@
 #include "card/device.h"
 #include "card/error.h"
 #include "card/item.h"
+#include "card/match.h"
 #include "card/scheduler.h"
 
 #include <algorithm>
@@ -13,15 +14,6 @@
 #include <variant>
 
 namespace spyre::card {
-namespace {
-
-// Combines one lambda per kind of operation for std::visit.
-template <class... Cases> struct Match : Cases... {
-  using Cases::operator()...;
-};
-template <class... Cases> Match(Cases...) -> Match<Cases...>;
-
-} // namespace
 
 const char* name_of(PipelineKind kind) {
   switch (kind) {

@@ -4,6 +4,7 @@
 #include "bridge/host_view.h"
 #include "bridge/runtime.h"
 #include "card/error.h"
+#include "card/match.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
@@ -21,11 +22,6 @@ namespace {
 
 // A launch that touches at least this many bytes is worth a thread switch: its caller goes on at once.
 constexpr std::uint64_t kDetachedBytes = 1 << 20;
-
-template <class... Cases> struct Match : Cases... {
-  using Cases::operator()...;
-};
-template <class... Cases> Match(Cases...) -> Match<Cases...>;
 
 std::uint64_t non_negative(std::int64_t value, const char* what) {
   if (value < 0)
@@ -214,7 +210,7 @@ void JobPlan::check(const std::vector<Given>& given, Launch& launch) const {
       bind(integer->symbol, *value, c10::str("argument ", i, " ('", integer->name, "')"), launch);
     }
   for (std::size_t i = 0; i < given.size(); ++i)
-    std::visit(Match{
+    std::visit(card::Match{
                    [&](const TensorArgument& argument) {
                      const auto* tensor = std::get_if<at::Tensor>(&given[i]);
                      TORCH_CHECK_TYPE(tensor != nullptr, "launch of '", description_.name, "': argument ", i,
