@@ -23,7 +23,7 @@ from hud.core.outcomes import FAILING
 from hud.core.reports import Conflict, ReportError, key_of
 from hud.core.text import sha as as_sha
 from hud.formats import FORMATS
-from hud.queries.exports import every_result, find_run
+from hud.queries.exports import NOTHING, every_result, find_run
 from hud.queries.scope import Scope
 from hud.settings import Settings
 from hud.store import NoStoreOfHud, Store, open_store
@@ -111,9 +111,6 @@ def prune_command(
         typer.echo(f"Forgotten: {done.runs} runs, results of {done.results}, {done.changes} changes of outcomes.")
 
 
-_NOTHING = {"none": "none were sent in", "pruned": "they were pruned"}
-
-
 @cli.command()
 def export(
     key: Annotated[str, typer.Argument(help="Key of the run: the last part of its page's address.")],
@@ -129,8 +126,8 @@ def export(
         if row is None:
             typer.echo(f"No run has the key {key}.", err=True)
             raise typer.Exit(1)
-        if row.results in _NOTHING:
-            typer.echo(f"The run {key} has no results of tests: {_NOTHING[row.results]}.", err=True)
+        if row.results in NOTHING:
+            typer.echo(f"The run {key} has no results of tests: {NOTHING[row.results]}.", err=True)
             raise typer.Exit(1)
         try:
             target = output.open("w", encoding="utf-8", newline="") if output is not None else sys.stdout

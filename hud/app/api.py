@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.responses import StreamingResponse
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 
 from hud.app.state import Hud, HudOf, ScopeOf
 from hud.formats import FORMATS
@@ -23,7 +25,7 @@ from hud.queries.contexts import (
     RunPage,
     TestPage,
 )
-from hud.queries.exports import every_result, find_run
+from hud.queries.exports import NOTHING, every_result, find_run
 from hud.queries.health import health_page
 from hud.queries.history import diff_page, feed, test_page
 from hud.queries.matrix import matrix_page
@@ -80,21 +82,28 @@ def one_run(scope: ScopeOf, key: str, outcome: str = "", q: Search = "", page: P
     return found(run_page(scope, key, outcome, q, page), f"No run has the key {key}.")
 
 
-@router.get("/runs/{key}/tests.{ending}")
+@router.get(
+    "/runs/{key}/tests.{ending}",
+    responses={404: {"description": "no such run, or no results"}, 410: {"description": "the results were pruned"}},
+)
 def all_tests(hud: HudOf, key: str, ending: Literal["csv", "jsonl", "xml"]) -> StreamingResponse:
     """Every test of a run as CSV, JSON lines or JUnit XML."""
     with hud.scope() as scope:
-        found(find_run(scope, key), f"No run has the key {key}.")
+        row = found(find_run(scope, key), f"No run has the key {key}.")
+    if row.results in NOTHING:
+        status = 410 if row.results == "pruned" else 404
+        raise HTTPException(status, f"The run {key} has no results of tests: {NOTHING[row.results]}.")
     media_type, _ = FORMATS[ending]
     name = {"Content-Disposition": f'attachment; filename="{key}.{ending}"'}
     return StreamingResponse(_written(hud, key, ending), media_type=media_type, headers=name)
 
 
-def _written(hud: Hud, key: str, ending: str) -> Iterator[str]:
-    with hud.scope() as scope:
-        row = find_run(scope, key)
+async def _written(hud: Hud, key: str, ending: str) -> AsyncIterator[str]:
+    async with hud.exports, contextmanager_in_threadpool(hud.scope()) as scope:
+        row = await run_in_threadpool(find_run, scope, key)
         if row is not None:
-            yield from FORMATS[ending][1](every_result(scope, row))
+            async for text in iterate_in_threadpool(FORMATS[ending][1](every_result(scope, row))):
+                yield text
 
 
 @router.get("/test")

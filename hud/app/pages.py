@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -159,25 +160,35 @@ def atom(request: Request, scope: ScopeOf) -> Response:
 
 
 @router.get("/badge/pr/{number}.svg")
-def pull_badge(scope: ScopeOf, number: Number, upstream: Upstream = None) -> Response:
+def pull_badge(request: Request, scope: ScopeOf, number: Number, upstream: Upstream = None) -> Response:
     """The verdict on a pull request as a picture."""
     page = pull_page(scope, number, upstream=upstream)
     verdict = page.verdict if page is not None else "not reported"
-    return _badge(f"PR #{number}", verdict, VERDICT_LOOKS[verdict][1])
+    return _badge(request, f"PR #{number}", verdict, VERDICT_LOOKS[verdict][1])
 
 
 @router.get("/badge/{owner}/{repo}.svg")
-def backend_badge(scope: ScopeOf, owner: str, repo: str) -> Response:
+def backend_badge(request: Request, scope: ScopeOf, owner: str, repo: str) -> Response:
     """A backend's state on the base branch as a picture."""
     known = one_summary(scope, f"{owner}/{repo}")
     state = known.state if known is not None else "no data"
     figures = f" {known.passed}/{known.counted}" if known is not None and known.counted else ""
-    return _badge(f"{owner}/{repo}", state + figures, STATE_LOOKS[state][1])
+    return _badge(request, f"{owner}/{repo}", state + figures, STATE_LOOKS[state][1])
 
 
-def _badge(left: str, right: str, colour: str) -> Response:
+def _badge(request: Request, left: str, right: str, colour: str) -> Response:
+    """A picture that others show in their pages.
+
+    GitHub shows it through a proxy that keeps what it may keep: ``no-cache`` makes it ask again each time (GitHub Docs,
+    "About anonymized URLs"), and the tag lets the answer be short.
+    """
     svg = _templates.get_template("badge.svg").render(left=left, right=right, fill=BADGE_FILLS[colour])
-    return Response(svg, media_type="image/svg+xml", headers={"Cache-Control": "max-age=60"})
+    tag = f'"{hashlib.blake2b(svg.encode(), digest_size=16).hexdigest()}"'
+    headers = {"Cache-Control": "no-cache", "ETag": tag, "Cross-Origin-Resource-Policy": "cross-origin"}
+    known = {given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")}
+    if known & {tag, "*"}:
+        return Response(status_code=304, headers=headers)
+    return Response(svg, media_type="image/svg+xml", headers=headers)
 
 
 def error_page(request: Request, status: int, text: str, headers: dict[str, str]) -> HTMLResponse:

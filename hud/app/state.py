@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import sqlalchemy as sa
 import structlog
 from fastapi import Depends, Request
+from fastapi.concurrency import contextmanager_in_threadpool
 
 from hud.allowlist import Allowlist
 from hud.queries.backends import home_page
@@ -22,6 +24,9 @@ from hud.store.tables import backend
 
 _log = structlog.get_logger()
 
+READERS = 8
+"""Pages that are made at once. One interpreter makes more of them no faster, and ingest would wait behind them all."""
+
 
 @dataclass
 class Hud:
@@ -29,6 +34,9 @@ class Hud:
 
     Attributes:
         clock: seconds since the epoch.
+        readers: who makes a page. A reader's view holds a connection from one thread to the next; who waits for a turn
+            holds neither, so that those who have a connection always find a thread to give it back from.
+        exports: the same for answers that are written as slowly as they are read.
     """
 
     settings: Settings
@@ -36,6 +44,8 @@ class Hud:
     allowlist: Allowlist
     clock: Callable[[], float] = time.time
     memories: Memories = field(default_factory=Memories)
+    readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
+    exports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[Scope]:
@@ -66,11 +76,12 @@ def hud_of(request: Request) -> Hud:
     return request.app.state.hud  # type: ignore[no-any-return]
 
 
-def scope_of(request: Request) -> Iterator[Scope]:
-    """A reader's view for the time of a request."""
-    with hud_of(request).scope() as scope:
+async def scope_of(request: Request) -> AsyncIterator[Scope]:
+    """A reader's view until the answer is made; sending it may take as long as the reader likes."""
+    hud = hud_of(request)
+    async with hud.readers, contextmanager_in_threadpool(hud.scope()) as scope:
         yield scope
 
 
 HudOf = Annotated[Hud, Depends(hud_of)]
-ScopeOf = Annotated[Scope, Depends(scope_of)]
+ScopeOf = Annotated[Scope, Depends(scope_of, scope="function")]

@@ -30,7 +30,7 @@ from hud.store.tables import backend, run
 TREND = 30
 MATRIX_COMMITS = 50
 JOBS = 4
-"""Runs that are read for each commit of a trend; of a backend with more jobs, fewer commits are shown."""
+"""Runs that are read for each commit of a trend; of a backend with more jobs, fewer commits are shown, each whole."""
 
 _STATES = ("failing", "stuck", "infra", "no data", "running", "passing")
 """The ones that need a look first."""
@@ -162,12 +162,30 @@ def base_points(scope: Scope, backends: Sequence[int], limit: int) -> dict[int, 
         .correlate(backend)
     )
     query = select_runs().where(backend.c.id.in_(backends), run.c.id.in_(latest)).order_by(*newest)
-    points: dict[int, dict[str, dict[int, sa.Row[Any]]]] = {}
+    points: dict[int, dict[str, list[sa.Row[Any]]]] = {}
     for row in scope.rows(query):
-        jobs = points.setdefault(row.backend_id, {}).setdefault(row.sha or row.key, {})
+        points.setdefault(row.backend_id, {}).setdefault(row.sha or row.key, []).append(row)
+    for number, mine in points.items():
+        if len(mine) <= limit and sum(map(len, mine.values())) == limit * JOBS:
+            # The runs that were read end within a commit: it is shown whole.
+            mine.update(_whole(scope, number, list(mine)[-1]))
+    return {number: [_latest(rows) for rows in list(mine.values())[:limit]] for number, mine in points.items()}
+
+
+def _whole(scope: Scope, backend_id: int, sha: str) -> dict[str, list[sa.Row[Any]]]:
+    """All runs of a backend on a commit of the base branch, by its name; nothing where it is not the name of one."""
+    query = select_runs().where(run.c.sha == sha, run.c.backend_id == backend_id)
+    rows = scope.rows(query.where(run.c.event.in_(BRANCH_EVENTS), run.c.pr.is_(None)))
+    return {sha: rows} if rows else {}
+
+
+def _latest(rows: Sequence[sa.Row[Any]]) -> list[sa.Row[Any]]:
+    """Of each job, the attempt that counts."""
+    jobs: dict[int, sa.Row[Any]] = {}
+    for row in rows:
         if row.lane_id not in jobs or attempt_order(jobs[row.lane_id]) < attempt_order(row):
             jobs[row.lane_id] = row
-    return {number: [list(jobs.values()) for jobs in list(mine.values())[:limit]] for number, mine in points.items()}
+    return list(jobs.values())
 
 
 def point(scope: Scope, rows: Sequence[sa.Row[Any]]) -> RunPoint:

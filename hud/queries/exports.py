@@ -14,6 +14,9 @@ from hud.queries.scope import Scope
 from hud.store.batches import batches
 from hud.store.tables import run
 
+NOTHING = {"none": "none were sent in", "pruned": "they were pruned"}
+"""Why a run has no results of tests, by the column ``results``."""
+
 _BATCH = 500
 
 

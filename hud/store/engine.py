@@ -17,7 +17,9 @@ from alembic.script import ScriptDirectory
 _VERSION_TABLE = "hud_version"
 _BUSY_MILLISECONDS = 30_000
 _WRITE = "hud_write"
-_MIGRATION_LOCK = 0x6875_64  # any number that other users of the same server do not lock
+# Any numbers that other users of the same server do not lock.
+_MIGRATION_LOCK = 0x6875_64
+_PRUNE_LOCK = 0x6875_65
 
 
 class NoStoreOfHud(ValueError):
@@ -46,11 +48,9 @@ class Store:
         if kind == "postgresql":
             self.url = self.url.set(drivername="postgresql+psycopg")
         self.sqlite = kind == "sqlite"
-        # A request holds its connection while it waits for a thread. At a limit where threads wait, and those who could
-        # give back wait for threads, everybody stops; a file needs no limit, a database server has one anyway.
-        options: dict[str, Any] = {"max_overflow": -1} if self.sqlite else {"pool_size": 20, "max_overflow": 20}
-        options["pool_pre_ping"] = not self.sqlite
-        self.engine = sa.create_engine(self.url, **options)
+        # More than those who hold a connection from one thread to the next (hud.app.state): of the rest, each gives its
+        # back from the thread that took it, and so nobody waits for a thread that waits for a connection.
+        self.engine = sa.create_engine(self.url, pool_size=20, max_overflow=20, pool_pre_ping=not self.sqlite)
         self.test_numbers: dict[bytes, int] = {}
         # Threads of this process queue here; SQLite's own lock polls, and would starve one of them under load.
         self._writer = threading.Lock() if self.sqlite else contextlib.nullcontext()
@@ -68,9 +68,17 @@ class Store:
             yield connection
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[sa.Connection]:
-        """A transaction that may change the store; keep it short."""
+    def write(self, *, alone: bool = False) -> Iterator[sa.Connection]:
+        """A transaction that may change the store; keep it short.
+
+        Args:
+            alone: no other writer is at work meanwhile, so that what nothing refers to can be deleted. On SQLite it is
+                so for every writer.
+        """
         with self._writer, self.engine.connect().execution_options(**{_WRITE: True}) as connection, connection.begin():
+            if not self.sqlite:
+                lock = sa.func.pg_advisory_xact_lock if alone else sa.func.pg_advisory_xact_lock_shared
+                connection.execute(sa.select(lock(_PRUNE_LOCK)))
             yield connection
 
     def migrate(self) -> None:

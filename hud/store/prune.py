@@ -46,7 +46,7 @@ def prune(store: Store, before: float) -> Pruned:
     changes = sum(_thin(store, lane_id, numbers) for lane_id, numbers in old.items() if lane_id is not None)
     every = [number for numbers in old.values() for number in numbers]
     for batch in batches(every, _BATCH):
-        with store.write() as connection:
+        with store.write(alone=True) as connection:
             connection.execute(failure.delete().where(failure.c.run_id.in_(batch)))
             results += connection.execute(snapshot.delete().where(snapshot.c.run_id.in_(batch))).rowcount
             had = (run.c.id.in_(batch)) & (run.c.results != "none")
@@ -54,7 +54,7 @@ def prune(store: Store, before: float) -> Pruned:
                 run.update().where(had).values(results="pruned", in_history=False, revision=run.c.revision + 1)
             )
             runs += connection.execute(run.delete().where(run.c.id.in_(batch), ~_TELLS)).rowcount
-    with store.write() as connection:
+    with store.write(alone=True) as connection:
         # Of runs that an earlier prune had to keep, some have nothing to tell any more.
         runs += connection.execute(run.delete().where(run.c.results == "pruned", ~_TELLS)).rowcount
         used = sa.exists().where(failure.c.detail_id == detail.c.id)
@@ -99,7 +99,7 @@ def _thin(store: Store, lane_id: int, numbers: list[int]) -> int:
     """
     if not numbers:
         return 0
-    with store.write() as connection:
+    with store.write(alone=True) as connection:
         # Of runs that were pruned earlier the last changes are still there.
         earlier = sa.select(run.c.id).where(run.c.lane_id == lane_id, run.c.results == "pruned").order_by(*ORDER)
         last: dict[int, int] = {}

@@ -100,6 +100,9 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
         collected: every line of the upload.
         part: which piece of the run's results this is.
         now: seconds since the epoch.
+
+    Raises:
+        UnknownRun: the run was pruned since it was announced.
     """
     found = list(collected.results())
     numbers = number_tests(store, [name for name, _, _ in found], collected.identity)
@@ -111,7 +114,10 @@ def record_results(store: Store, key: str, collected: Collector, part: Part, now
     if notes_cut:
         cuts["reason"] = cuts.get("reason", 0) + 1
     with store.write() as connection:
-        row = connection.execute(sa.select(run).where(run.c.key == key)).one()
+        row = connection.execute(sa.select(run).where(run.c.key == key)).one_or_none()
+        if row is None:
+            raise UnknownRun(f"the run {key} was pruned meanwhile: send its report first")
+        details |= _number_details(connection, _gone(connection, failures, details))
         whole, parts = fresh, [part.number]
         # A part is added to the others of as many; results in one part, or in another number of parts, are new ones.
         added = part.of > 1 and part.of == row.parts_of and row.results in ("partial", "complete")
@@ -202,8 +208,16 @@ def number_details(store: Store, failures: dict[int, Failure]) -> dict[bytes, in
     with store.read() as connection:
         for batch in batches(said, _BATCH):
             numbers.update(_known(connection, detail, batch))
-    missing = [(digest, words) for digest, words in said.items() if digest not in numbers]
-    for some in batches(missing, _BATCH):
+    missing = {digest: words for digest, words in said.items() if digest not in numbers}
+    for some in batches(missing.items(), _BATCH):
+        with store.write() as connection:
+            numbers.update(_number_details(connection, dict(some)))
+    return numbers
+
+
+def _number_details(connection: sa.Connection, said: dict[bytes, Failure]) -> dict[bytes, int]:
+    numbers: dict[bytes, int] = {}
+    for some in batches(said.items(), _BATCH):
         rows = [
             {
                 "digest": digest,
@@ -214,10 +228,19 @@ def number_details(store: Store, failures: dict[int, Failure]) -> dict[bytes, in
             }
             for digest, words in some
         ]
-        with store.write() as connection:
-            insert_or_ignore(connection, detail, rows)
-            numbers.update(_known(connection, detail, [digest for digest, _ in some]))
+        insert_or_ignore(connection, detail, rows)
+        numbers.update(_known(connection, detail, [digest for digest, _ in some]))
     return numbers
+
+
+def _gone(connection: sa.Connection, failures: dict[int, Failure], numbers: dict[bytes, int]) -> dict[bytes, Failure]:
+    """Words that were numbered, but have been pruned before anything referred to them."""
+    left = set[int]()
+    for batch in batches(numbers.values(), _BATCH):
+        left.update(connection.execute(sa.select(detail.c.id).where(detail.c.id.in_(batch))).scalars())
+    gone = {digest for digest, number in numbers.items() if number not in left}
+    said = {_detail_digest(words): words for words in failures.values()} if gone else {}
+    return {digest: said[digest] for digest in gone}
 
 
 def _detail_digest(words: Failure) -> bytes:

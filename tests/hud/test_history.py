@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import sqlalchemy as sa
 from hud_site import REPO, Site, line, name_of, pulled, pushed, sha
 
+from hud.seed import finish, push, upload
+from hud.store import Store
 from hud.store.prune import prune
 from hud.store.tables import run, snapshot
 
@@ -189,3 +192,39 @@ def test_the_latest_results_of_a_job_are_never_pruned(site: Site) -> None:
     prune(site.store, site.clock.now + 1e9)
     assert site.get(f"/backend/{REPO}")["summary"]["failing"] == 1
     assert site.get("/test", name=name_of("a"))["lanes"][0]["outcome"] == "failed"
+
+
+def test_results_that_were_pruned_are_said_to_be(site: Site) -> None:
+    key = site.run(pushed("b"), "p1", {"a": "passed"}, "1")
+    site.clock.now += 60
+    silent = site.report(pulled("c"), "d1")
+    site.run(pushed("c", "b"), "p2", {"a": "failed"}, "2")
+    prune(site.store, site.clock.now)
+    for name, status, why in ((key, 410, "they were pruned"), (silent, 404, "none were sent in"), ("x", 404, "No run")):
+        answer = site.http.get(f"/api/v1/runs/{name}/tests.jsonl")
+        assert answer.status_code == status and why in answer.json()["error"]
+
+
+def test_prune_and_uploads_do_not_disturb_each_other(store: Store) -> None:
+    """An upload's words and its run are numbered before they are referred to; meanwhile nothing refers to them."""
+    now, stop, broken = 1_700_000_000.0, threading.Event(), list[BaseException]()
+
+    def forget() -> None:
+        try:
+            while not stop.is_set():
+                prune(store, now - 100)
+        except BaseException as error:  # whatever it is, the test says it
+            broken.append(error)
+
+    pruning = threading.Thread(target=forget)
+    pruning.start()
+    payload = push("b" * 40, "a" * 40, now)
+    try:
+        for number in range(30):
+            lines = [line(f"t{place}", "failed", message=f"m{place}") for place in range(20)]
+            upload(store, now, "a/b", "L2", "d", "1", lines if number % 2 else [line("t0")])
+            finish(store, now, "a/b", "L2", payload, "d", "1", "failure")
+    finally:
+        stop.set()
+        pruning.join()
+    assert broken == []

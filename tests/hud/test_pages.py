@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import threading
@@ -168,6 +169,14 @@ def test_filters_and_pages_of_a_run(site: Site) -> None:
     assert "page 2 of 2" in site.page(f"/run/{key}", page=2)
 
 
+def test_a_commit_with_very_many_jobs_is_summed_whole(sqlite_site: Site) -> None:
+    for number in range(125):
+        counts = {"passed": 1, "failed": 0, "skipped": 0, "total": 1}
+        more = {"status": "completed", "conclusion": "success", "test_results": counts}
+        sqlite_site.report(pushed("b"), "p", str(number), job=f"j{number}", **more)
+    assert sqlite_site.get("/backends")["backends"][0]["passed"] == 125
+
+
 def test_failures_are_clustered(site: Site) -> None:
     site.report(pulled("c"), "d1", status="completed", conclusion="failure")
     lines = [line(f"t{n}", "failed", message=f"differs in {n} of 1024 at 0x{n:x}") for n in range(5)]
@@ -186,6 +195,32 @@ def test_readers_need_the_token_where_one_is_set(sqlite_store: Store) -> None:
             assert site.http.get("/", headers={"Authorization": given}).status_code == status
         assert site.http.get("/healthz").status_code == 200
         site.report(pulled("c"), "d1")
+
+
+def test_a_badge_is_asked_for_again_and_answered_shortly_while_it_is_the_same(site: Site) -> None:
+    site.run(pushed("b"), "p", {"a": "passed"}, "9")
+    first = site.http.get(f"/badge/{REPO}.svg")
+    assert first.headers["cache-control"] == "no-cache" and first.headers["content-type"].startswith("image/svg+xml")
+    assert first.headers["cross-origin-resource-policy"] == "cross-origin"
+    asked = {"If-None-Match": f'"other", W/{first.headers["etag"]}'}
+    again = site.http.get(f"/badge/{REPO}.svg", headers=asked)
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    site.clock.now += 60
+    site.run(pushed("c"), "q", {"a": "failed"}, "10")
+    changed = site.http.get(f"/badge/{REPO}.svg", headers=asked)
+    assert changed.status_code == 200 and "failing 0/1" in changed.text
+
+
+def test_more_readers_than_connections_and_threads_are_all_answered(site: Site) -> None:
+    key = site.run(pulled("c"), "d1", {"a": "failed"})
+    paths = ["/", "/pr/7", f"/run/{key}", f"/api/v1/runs/{key}/tests.csv"] * 40
+
+    async def ask() -> list[int]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=site.url, timeout=20, limits=limits) as http:
+            return [answer.status_code for answer in await asyncio.gather(*map(http.get, paths))]
+
+    assert set(asyncio.run(ask())) == {200}
 
 
 def test_a_restart_loses_nothing(sqlite_store: Store) -> None:
