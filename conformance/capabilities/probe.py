@@ -6,17 +6,13 @@ the operator that it had named is at fault, and a new process goes on behind it.
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance.capabilities.trial import events
 from conformance.errors import ConformanceError
 from conformance.profile import Profile
 
@@ -129,44 +125,12 @@ def probe_operators(
 
 def _events(profile: Profile, start: int, pattern: str, deadline: float) -> Iterator[dict[str, Any]]:
     """What one process says; the last event is ``done`` or ``lost``."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, str(_PACKAGE_ROOT), profile.module, profile.device, str(start), pattern,
-         profile.fallbacks],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, **profile.environment, "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-    assert process.stdout is not None and process.stderr is not None
-    pipes = [process.stdout.fileno(), process.stderr.fileno()]
-    text, said = b"", b""
+    command = [
+        sys.executable, "-c", _SCRIPT, str(_PACKAGE_ROOT), profile.module, profile.device, str(start), pattern,
+        profile.fallbacks,
+    ]  # fmt: skip
     # Importing the backend takes as long as the profile allows; after that every operator has its own time.
-    limit = time.monotonic() + profile.policy.import_timeout
-    how = ""
-    try:
-        while pipes:
-            ready, _, _ = select.select(pipes, [], [], max(0.0, limit - time.monotonic()))
-            if not ready:
-                how = "took too long"
-                break
-            for pipe in ready:
-                data = os.read(pipe, 65_536)
-                if not data:
-                    pipes.remove(pipe)
-                elif pipe == process.stderr.fileno():
-                    said = (said + data)[-4096:]
-                else:
-                    text += data
-            *lines, text = text.split(b"\n")
-            for line in lines:
-                event = json.loads(line)
-                limit = time.monotonic() + deadline
-                yield event
-                if event["e"] == "done":
-                    return
-    finally:
-        process.kill()
-        process.communicate()
-    last = said.decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
-    yield {"e": "lost", "how": how or f"the process ended with status {process.returncode}", "said": last[0]}
+    return events(command, profile.environment, profile.policy.import_timeout, deadline)
 
 
 def declaration(tried: list[Tried]) -> dict[str, Any]:
