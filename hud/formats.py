@@ -15,7 +15,7 @@ from hud.queries.contexts import ResultRow
 
 _COLUMNS = (
     *("id", "file", "class", "test", "op", "dtype", "outcome", "duration"),
-    *("phase", "message", "trace", "rule", "reason", "issue", "expires", "fallback"),
+    *("phase", "message", "trace", "rule", "reason", "issue", "expires", "fallback", "cpu_outcome"),
 )
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -90,6 +90,7 @@ def _record(row: ResultRow) -> dict[str, object]:
         "issue": row.issue,
         "expires": row.expires,
         "fallback": row.fallback,
+        "cpu_outcome": row.cpu_outcome,
     }
 
 

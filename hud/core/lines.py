@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, cast
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_core import from_json
 
-from hud.core.outcomes import CODE, FAILING, Outcome, combine
+from hud.core.outcomes import CODE, FAILING, NOT_THERE, Outcome, combine
 from hud.core.snapshot import Entry, Note
 from hud.core.text import clean, clean_tree, cut
 
@@ -49,6 +49,7 @@ class TestLine(NamedTuple):
     issue: str = ""
     expires: str = ""
     profile: str = ""
+    cpu_outcome: str = ""
     fallback: bool = False
 
 
@@ -85,6 +86,7 @@ class _Line(BaseModel):
     issue: Text = ""
     expires: Text = ""
     profile: Text = ""
+    cpu_outcome: Text = ""
     fallback: Any = None
 
     def line(self) -> TestLine:
@@ -93,20 +95,24 @@ class _Line(BaseModel):
 
 # The order of TestLine's texts, which its constructor takes by place.
 _IDENTITY = ("file", "class", "test", "op", "dtype", "device")
-_WORDS = ("phase", "message", "trace", "rule", "reason", "issue", "expires", "profile")
+_WORDS = ("phase", "message", "trace", "rule", "reason", "issue", "expires", "profile", "cpu_outcome")
 _get_identity, _get_words = itemgetter(*_IDENTITY), itemgetter(*_WORDS)
 _ABSENT = dict.fromkeys((*_IDENTITY, *_WORDS, "duration", "fallback"))
 _TEXTS = frozenset({str, type(None)})
 
 
 class Failure(NamedTuple):
-    """What is kept of a test that failed, beside its outcome."""
+    """What is kept of a test that failed, beside its outcome.
+
+    ``cpu_outcome`` is what became of it when it was repeated on the CPU: an outcome, ``not_there``, or empty.
+    """
 
     outcome: Outcome
     seconds: float | None
     phase: str
     message: str
     trace: str
+    cpu_outcome: str = ""
 
 
 class Identity(NamedTuple):
@@ -166,7 +172,7 @@ def _usual(said: Any) -> TestLine | None:
     if seconds is not None and (type(seconds) is not float or not 0 <= seconds < math.inf):
         return None
     file, cls, test, op, dtype, device = identity
-    phase, message, trace, rule, reason, issue, expires, profile = words
+    phase, message, trace, rule, reason, issue, expires, profile, cpu_outcome = words
     return TestLine(
         name,
         cast(Outcome, outcome),
@@ -186,6 +192,7 @@ def _usual(said: Any) -> TestLine | None:
         issue or "",
         expires or "",
         profile or "",
+        cpu_outcome or "",
         bool(said["fallback"]),
     )
 
@@ -358,7 +365,7 @@ class Collector:
             if words is None and outcome in ("flaky", "xpassed"):
                 words = last
             entry = Entry(outcome, self._note(last, outcome), last.duration, last.fallback)
-            yield name, entry, None if words is None else self._failure(words, outcome)
+            yield name, entry, None if words is None else self._failure(words, outcome, last.cpu_outcome)
 
     def identity(self, name: str) -> Identity:
         """Everything that names a test, as its last attempt said it."""
@@ -378,13 +385,14 @@ class Collector:
         said = (last.rule, reason, last.issue, last.expires)
         return Note(*(self._limited(part, _MAX_NOTE_BYTES, "reason") for part in said))
 
-    def _failure(self, words: TestLine, outcome: Outcome) -> Failure:
+    def _failure(self, words: TestLine, outcome: Outcome, there: str) -> Failure:
         return Failure(
             outcome,
             words.duration,
             clean(words.phase),
             self._limited(words.message, MAX_MESSAGE_BYTES, "message"),
             self._limited(words.trace, MAX_TRACE_BYTES, "trace"),
+            there if there in CODE or there == NOT_THERE else "",
         )
 
     def _limited(self, text: str, limit: int, kind: str) -> str:
@@ -404,6 +412,7 @@ def _bounded(line: TestLine) -> TestLine:
     said = line.message or line.trace or line.phase or line.rule or line.reason or line.issue or line.expires
     named = (
         len(line.profile)
+        + len(line.cpu_outcome)
         + len(line.id)
         + len(line.file)
         + len(line.cls)
@@ -429,6 +438,7 @@ def _bounded(line: TestLine) -> TestLine:
         reason=line.reason[: _MAX_NOTE_BYTES + 1],
         issue=line.issue[: _MAX_NOTE_BYTES + 1],
         expires=line.expires[: _MAX_NOTE_BYTES + 1],
+        cpu_outcome=line.cpu_outcome[:MAX_WORD_BYTES],
     )
 
 

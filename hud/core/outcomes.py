@@ -48,6 +48,23 @@ LETTER: Mapping[Outcome, str] = {
 Totals = dict[Outcome, int]
 
 
+NOT_THERE = "not_there"
+"""What the CPU made of a test that it does not have (docs/conformance.md, "How tests are run")."""
+
+
+def fails_on_cpu_too(outcome: str, there: str) -> bool:
+    """Whether a failure is not the backend's own: the same tree and torch have it without the backend.
+
+    A crash or a hang is the backend's unless the CPU crashes or hangs as well.
+
+    Args:
+        outcome: on the backend.
+        there: on the CPU; empty where the test was not repeated there.
+    """
+    both = outcome in FAILING and there in FAILING
+    return both and (outcome == there or outcome not in ("crashed", "timed_out"))
+
+
 def denominator(totals: Mapping[Outcome, int]) -> int:
     """Tests that count for the pass rate: those that passed or failed. The rest is neither."""
     return totals.get("passed", 0) + sum(totals.get(outcome, 0) for outcome in FAILING)

@@ -49,6 +49,7 @@ class Head(Generic[K]):
         flaky: names of tests that failed and passed within this attempt.
         passed_elsewhere: names that passed in another attempt of this job on the same commit.
         failed_elsewhere: names that failed in another attempt and do not fail in this one.
+        on_cpu: names of failing tests that fail on the CPU too, without the backend.
         results: whether per-test results arrived.
     """
 
@@ -59,6 +60,7 @@ class Head(Generic[K]):
     flaky: Collection[K] = ()
     passed_elsewhere: Collection[K] = ()
     failed_elsewhere: Collection[K] = ()
+    on_cpu: Collection[K] = ()
     results: bool = True
 
 
@@ -89,6 +91,8 @@ class Judgement(Generic[K]):
         already_failing: failing on the base too.
         uncertain: failing here, and the base cannot tell.
         flaky: failed and passed on this same commit.
+        on_cpu: those that fail here, in whichever list, and fail on the CPU too. It tells whose they are not, the
+            backend's; whether they are this commit's is what the base tells, and so the verdict does not depend on it.
         inconsistent: the job says success although tests failed.
     """
 
@@ -99,6 +103,7 @@ class Judgement(Generic[K]):
     already_failing: tuple[K, ...] = ()
     uncertain: tuple[K, ...] = ()
     flaky: tuple[K, ...] = ()
+    on_cpu: tuple[K, ...] = ()
     inconsistent: bool = False
 
 
@@ -139,15 +144,18 @@ def judge(head: Head[K], base: Base[K] | None) -> Judgement[K]:
             new.append(name)
 
     failed = len(head.failing) + head.failing_unnamed
+    on_cpu = set(head.on_cpu) & {*new, *known, *uncertain}
     verdict, why = _decide(head, base, new, added, known, uncertain, flaky)
+    deciding = {"broken by this PR": new, "unclear": uncertain, "not this PR's fault": known}.get(verdict, [])
     return Judgement(
         verdict,
-        why,
+        why + too_on_cpu(len(on_cpu.intersection(deciding)), len(deciding)),
         tuple(new),
         tuple(added),
         tuple(known),
         tuple(uncertain),
         tuple(sorted(flaky)),
+        tuple(sorted(on_cpu)),
         inconsistent=head.conclusion == "success" and failed > 0,
     )
 
@@ -190,6 +198,15 @@ def _by_job(base: Base[K] | None, what: str) -> tuple[Verdict, str]:
 
 def _of_which_new(added: Collection[K]) -> str:
     return f", {len(added)} of them not on the base" if added else ""
+
+
+def too_on_cpu(number: int, of: int) -> str:
+    """``, 1 of which fails on the CPU too``: how many of the failing tests just named do; nothing where none does."""
+    if not number:
+        return ""
+    if number == of:
+        return ", which fails on the CPU too" if of == 1 else ", all of which fail on the CPU too"
+    return f", {number:,} of which {'fails' if number == 1 else 'fail'} on the CPU too"
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -39,6 +39,8 @@ class Counts(BaseModel):
     flaky: int = 0
     fixed: int = 0
     missing: int = 0
+    on_cpu: int = 0
+    new_on_cpu: int = Field(default=0, description="of the new failures, those that fail on the CPU too")
 
 
 class JobRow(BaseModel):
@@ -58,6 +60,7 @@ class JobRow(BaseModel):
     flaky: list[str] = Field(description="failed and passed on this commit")
     fixed: list[str]
     missing: list[str] = Field(description="on the base, and not here although the plan should contain them")
+    on_cpu: list[str] = Field(description="of the failing tests listed here, those that fail on the CPU too")
     counts: Counts
     narrowed: bool = Field(description="the job ran a selection of the base's tests")
     more: int = Field(description="names left out of the lists above because they are too many")
@@ -85,6 +88,7 @@ class BackendRow(BaseModel):
     flaky: list[str]
     fixed: list[str]
     missing: list[str]
+    on_cpu: list[str] = Field(description="of the failing tests listed here, those that fail on the CPU too")
     counts: Counts
     totals: Totals
     passed: int
@@ -216,6 +220,8 @@ class ResultRow(BaseModel):
     seconds: float | None
     exact: bool = Field(description="whether seconds is exact, or within six per cent")
     fallback: bool
+    cpu_outcome: str = Field(description="of a failure repeated on the CPU: an outcome, not_there, or empty")
+    on_cpu: bool = Field(description="whether the failure is not the backend's own: it fails on the CPU too")
     rule: str
     reason: str
     issue: str

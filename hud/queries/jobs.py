@@ -11,14 +11,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from hud.core.diffs import diff
-from hud.core.outcomes import OUTCOMES, Outcome
+from hud.core.outcomes import CODE, FAILING, OUTCOMES, Outcome, fails_on_cpu_too
 from hud.core.verdicts import Base, Head, JobState, Judgement, judge
 from hud.queries.contexts import Attempt, BaseLine, Counts, JobRow
 from hud.queries.names import families, names, numbers_of
 from hud.queries.scope import Scope
 from hud.store.batches import batches
 from hud.store.history import BRANCH_EVENTS
-from hud.store.tables import backend, branch_commit, lane, run
+from hud.store.tables import backend, branch_commit, failure, lane, run
 
 MAX_NEW = 100
 MAX_NAMES = 20
@@ -273,6 +273,7 @@ def _judge(scope: Scope, attempts: Sequence[Row], base: Row | None) -> Told:
         flaky=[head.ids[place] for place in head.where({"flaky"})],
         passed_elsewhere=passed,
         failed_elsewhere=failed,
+        on_cpu=on_cpu_too(scope, row.id) if failing else (),
     )
     if base is None or not has_results(base):
         return Told(judge(facts, _base_without_results(base)))
@@ -281,6 +282,14 @@ def _judge(scope: Scope, attempts: Sequence[Row], base: Row | None) -> Told:
     difference = diff(before, head, partial(families, scope))
     judgement = judge(facts, Base(base.conclusion, outcomes))
     return Told(judgement, difference.fixed, difference.missing, difference.narrowed)
+
+
+def on_cpu_too(scope: Scope, run_number: int) -> list[int]:
+    """Tests of a run that fail, and fail on the CPU too."""
+    query = sa.select(failure.c.test_id, failure.c.outcome, failure.c.cpu).where(
+        failure.c.run_id == run_number, failure.c.cpu.in_([CODE[kind] for kind in FAILING])
+    )
+    return [row.test_id for row in scope.rows(query) if fails_on_cpu_too(OUTCOMES[row.outcome], OUTCOMES[row.cpu])]
 
 
 def _base_without_results(base: Row | None) -> Base[int] | None:
@@ -322,6 +331,9 @@ def listed_numbers(judged: Judged) -> Iterator[int]:
         yield from (key for key in keys[: _limit(kind)] if isinstance(key, int))
 
 
+_FAILING_HERE = ("new_failures", "uncertain", "already_failing")
+
+
 def _limit(kind: str) -> int:
     return MAX_NEW if kind in ("new_failures", "added") else MAX_NAMES
 
@@ -330,6 +342,9 @@ def job_row(scope: Scope, judged: Judged) -> JobRow:
     """The context of a judged job."""
     row, told = judged.row, judged.told
     lists = told.lists()
+    named = {kind: name_all(scope, keys[: _limit(kind)], row.device) for kind, keys in lists.items()}
+    on_cpu = set(told.judgement.on_cpu)
+    failing = [key for kind in _FAILING_HERE for key in lists[kind][: _limit(kind)] if key in on_cpu]
     return JobRow(
         workflow=row.workflow,
         job=row.job,
@@ -338,8 +353,13 @@ def job_row(scope: Scope, judged: Judged) -> JobRow:
         why=told.judgement.why,
         state=state_of(scope, row),
         inconsistent=told.judgement.inconsistent,
-        **{kind: name_all(scope, keys[: _limit(kind)], row.device) for kind, keys in lists.items()},
-        counts=Counts(**{kind: len(keys) for kind, keys in lists.items()}),
+        **named,
+        on_cpu=name_all(scope, failing, row.device),
+        counts=Counts(
+            **{kind: len(keys) for kind, keys in lists.items()},
+            on_cpu=len(on_cpu),
+            new_on_cpu=len(on_cpu.intersection(lists["new_failures"])),
+        ),
         narrowed=told.narrowed,
         # ``added`` are some of the new failures, and their page gives only their number.
         more=sum(max(0, len(keys) - _limit(kind)) for kind, keys in lists.items() if kind != "added"),
@@ -354,7 +374,7 @@ def job_row(scope: Scope, judged: Judged) -> JobRow:
     )
 
 
-def name_all(scope: Scope, keys: Sequence[int] | Sequence[str], device: str | None) -> list[str]:
+def name_all(scope: Scope, keys: Sequence[int | str], device: str | None) -> list[str]:
     """Names of tests given by number or by id."""
     numbers = [key for key in keys if isinstance(key, int)]
     return names(scope, numbers, device) if numbers else [key for key in keys if isinstance(key, str)]

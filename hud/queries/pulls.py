@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from hud.core.outcomes import OUTCOMES, denominator
 from hud.core.sentences import sentence
-from hud.core.verdicts import VERDICTS, Verdict, counted, worst
+from hud.core.verdicts import VERDICTS, Verdict, counted, too_on_cpu, worst
 from hud.queries.contexts import BackendRow, Counts, JobRow, PullList, PullPage, PullRow, Push
 from hud.queries.jobs import Job, Judged, Row, by_job, job_row, judge_jobs, listed_numbers, select_runs
 from hud.queries.names import look_up
@@ -20,6 +20,7 @@ from hud.store.tables import backend, pull_head, run
 
 PAGE = 25
 
+_KINDS = ("new_failures", "added", "already_failing", "uncertain", "flaky", "fixed", "missing")
 _LEVELS_THAT_BLOCK = ("L4",)
 _ACTIVE_SECONDS = 7 * 86_400
 
@@ -169,8 +170,12 @@ class _Backend:
     def lists(self) -> dict[str, list[int | str]]:
         """What happened to which tests in any of the jobs, each test once, by the names of ``contexts.Counts``."""
         kinds = [job.told.lists() for job in self.jobs]
-        every = kinds[0] if kinds else Counts.model_fields
+        every = kinds[0] if kinds else _KINDS
         return {kind: list(dict.fromkeys(key for told in kinds for key in told[kind])) for kind in every}
+
+    def on_cpu(self) -> set[int | str]:
+        """Tests that fail in any of the jobs, and on the CPU too."""
+        return {key for job in self.jobs for key in job.told.judgement.on_cpu}
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,7 @@ class _Commit:
             [found.verdict for found in self.backends],
             sum(len(told["new_failures"]) for told in lists),
             sum(len(told["uncertain"]) for told in lists),
+            sum(len(found.on_cpu().intersection(found.lists()["new_failures"])) for found in self.backends),
         )
 
 
@@ -246,7 +252,7 @@ def _backend_row(scope: Scope, found: _Backend) -> BackendRow:
     jobs = [job_row(scope, job) for job in found.jobs]
     totals = {outcome: sum(job.totals[outcome] for job in jobs) for outcome in OUTCOMES}
     deciding = next((job for job in jobs if job.verdict == found.verdict), None)
-    lists = found.lists()
+    lists, on_cpu = found.lists(), found.on_cpu()
 
     def named(kind: str) -> list[str]:
         return list(dict.fromkeys(name for job in jobs for name in getattr(job, kind)))
@@ -255,9 +261,13 @@ def _backend_row(scope: Scope, found: _Backend) -> BackendRow:
         repo=found.repo,
         level=found.level,
         verdict=found.verdict,
-        why=_why(deciding, len(jobs), len(lists["new_failures"])),
-        **{kind: named(kind) for kind in lists},
-        counts=Counts(**{kind: len(keys) for kind, keys in lists.items()}),
+        why=_why(deciding, len(jobs), lists["new_failures"], on_cpu),
+        **{kind: named(kind) for kind in (*lists, "on_cpu")},
+        counts=Counts(
+            **{kind: len(keys) for kind, keys in lists.items()},
+            on_cpu=len(on_cpu),
+            new_on_cpu=len(on_cpu.intersection(lists["new_failures"])),
+        ),
         totals=totals,
         passed=totals["passed"],
         counted=denominator(totals),
@@ -269,9 +279,10 @@ def _backend_row(scope: Scope, found: _Backend) -> BackendRow:
     )
 
 
-def _why(deciding: JobRow | None, jobs: int, new: int) -> str:
+def _why(deciding: JobRow | None, jobs: int, new: Sequence[int | str], on_cpu: Collection[int | str]) -> str:
     if deciding is None:
         return "no report has arrived for this commit"
     if new and jobs > 1:
-        return f"{counted(new, 'new failing test')} over {jobs} jobs"
+        too = too_on_cpu(len(set(new).intersection(on_cpu)), len(new))
+        return f"{counted(len(new), 'new failing test')} over {jobs} jobs{too}"
     return deciding.why

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from hud.core.lines import display_name
-from hud.core.outcomes import CODE, FAILING, OUTCOMES, Outcome
+from hud.core.outcomes import CODE, FAILING, NOT_THERE, OUTCOMES, Outcome, fails_on_cpu_too
 from hud.core.snapshot import Entry, Note, Results, Snapshot
 from hud.core.text import link
 from hud.queries.contexts import Cluster, FailureDetail, ResultRow, RunPage
@@ -222,6 +222,7 @@ def _result_row(
 ) -> ResultRow:
     note = entry.note or Note()
     exact = said is not None and said.seconds is not None
+    there = "" if said is None or said.cpu is None else NOT_THERE if said.cpu < 0 else OUTCOMES[said.cpu]
     return ResultRow(
         name=display_name(named.name, row.device),
         file=named.file,
@@ -233,6 +234,8 @@ def _result_row(
         seconds=said.seconds if said is not None and exact else entry.seconds,
         exact=exact,
         fallback=entry.fallback,
+        cpu_outcome=there,
+        on_cpu=fails_on_cpu_too(entry.outcome, there),
         **note._asdict(),
         standing=standing,
         detail=FailureDetail(
@@ -249,7 +252,7 @@ def _result_row(
 
 def _failures(scope: Scope, run_number: int, numbers: Sequence[int]) -> dict[int, sa.Row[Any]]:
     query = (
-        sa.select(failure.c.test_id, failure.c.seconds, detail)
+        sa.select(failure.c.test_id, failure.c.seconds, failure.c.cpu, detail)
         .join(detail, detail.c.id == failure.c.detail_id)
         .where(failure.c.run_id == run_number, failure.c.test_id.in_(numbers))
     )

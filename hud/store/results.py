@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from hud.core.fingerprints import fingerprint
 from hud.core.lines import Collector, Failure, Identity
-from hud.core.outcomes import CODE
+from hud.core.outcomes import CODE, NOT_THERE
 from hud.core.snapshot import Roster, Snapshot
 from hud.core.text import clean
 from hud.store.batches import batches
@@ -29,6 +29,7 @@ from relay.wire.ticket import Ticket
 
 _BATCH = 500
 _MAX_REMEMBERED = 1_000_000
+_CPU: dict[str, int] = {**CODE, NOT_THERE: -1}
 
 
 class UnknownRun(LookupError):
@@ -282,6 +283,7 @@ def put_results(
             "outcome": CODE[words.outcome],
             "seconds": words.seconds,
             "detail_id": details[_detail_digest(words)],
+            "cpu": _CPU.get(words.cpu_outcome),
         }
         for number, words in sorted(failures.items())
     ]

@@ -90,6 +90,7 @@ run = sa.Table(
     sa.Index("ix_run_backend", "backend_id", "first_seen"),
     sa.Index("ix_run_branch", "backend_id", "pr", "order_at", "order_place"),
     sa.Index("ix_run_first_seen", "first_seen"),
+    sa.Index("ix_run_updated", "updated"),
 )
 
 pull_head = sa.Table(
@@ -181,6 +182,7 @@ failure = sa.Table(
     sa.Column("outcome", sa.SmallInteger, nullable=False),
     sa.Column("seconds", Time),
     sa.Column("detail_id", Id, sa.ForeignKey("detail.id")),
+    sa.Column("cpu", sa.SmallInteger, comment="outcome on the CPU, -1 where that has no such test; null for unknown"),
     sa.Index("ix_failure_test", "test_id", "run_id"),
     sa.Index("ix_failure_detail", "detail_id"),
     sqlite_with_rowid=False,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from hud_site import REPO, Site, name_of, pulled, pushed, served, sha
+from hud_site import REPO, Site, line, name_of, pulled, pushed, served, sha
 
 BASE = {"a": "passed", "b": "passed", "c": "failed"}
 
@@ -29,6 +30,29 @@ def test_a_test_that_passes_on_the_base_and_fails_here_is_this_prs(site: Site) -
     page = site.page("/pr/7")
     assert "Broken by this PR on 1 of 1 backend – 1 new failing test" in page
     assert "<title>broken by this PR · PR #7" in page
+
+
+def test_a_test_that_fails_on_the_cpu_too_is_said_not_to_be_the_backends_fault(site: Site) -> None:
+    the_base(site)
+    key = site.report(pulled("c"), "d1", status="completed", conclusion="failure")
+    tests = [("a", "failed", "failed"), ("b", "failed", "passed"), ("c", "crashed", "not_there")]
+    first = [line(name, "failed") for name, _, _ in tests]
+    again = [line(name, outcome, attempt=2, cpu_outcome=there) for name, outcome, there in tests]
+    assert site.upload("d1", first + again).status_code == 200
+    row = backend(site)
+    assert (row["verdict"], row["new_failures"]) == ("broken by this PR", [name_of("a"), name_of("b")])
+    assert row["why"] == "2 new failing tests, 1 of which fails on the CPU too"
+    assert (row["on_cpu"], row["counts"]["on_cpu"], row["counts"]["new_on_cpu"]) == ([name_of("a")], 1, 1)
+    shown = {found["name"]: found for found in site.get(f"/runs/{key}", outcome="failing")["rows"]}
+    assert [shown[name_of(name)]["cpu_outcome"] for name in "abc"] == ["failed", "passed", "not_there"]
+    assert [shown[name_of(name)]["on_cpu"] for name in "abc"] == [True, False, False]
+    page = site.page("/pr/7")
+    assert "2 new failing tests, 1 of which fails on the CPU too</strong>" in page
+    assert page.count('class="cpu"') == 1
+    run = site.page(f"/run/{key}", outcome="failing")
+    assert run.count('class="cpu"') == run.count("passes on the CPU") == run.count("not on the CPU") == 1
+    again = [json.loads(text) for text in site.http.get(f"/api/v1/runs/{key}/tests.jsonl").text.splitlines()]
+    assert [found["cpu_outcome"] for found in again] == ["failed", "passed", "not_there"]
 
 
 def test_a_long_list_is_cut_and_counted(site: Site) -> None:

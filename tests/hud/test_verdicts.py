@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hud.core.outcomes import FAILING, OUTCOMES
+from hud.core.outcomes import FAILING, OUTCOMES, fails_on_cpu_too
 from hud.core.sentences import sentence
 from hud.core.verdicts import VERDICTS, Base, Head, judge, worst
 
@@ -64,6 +64,10 @@ CASES = [
     ("job fails, no failing test, no base", failed(), None, "unclear"),
     ("job fails, no failing test, base cancelled", failed(), Base("cancelled"), "unclear"),
     ("unnamed failures, base passes", failed(failing_unnamed=3), PASSES, "broken by this PR"),
+    ("fails on the CPU too, passes on the base", failed("t", on_cpu=["t"]), PASSES, "broken by this PR"),
+    ("fails on the CPU too, fails on the base", failed("t", on_cpu=["t"]), FAILS, "not this PR's fault"),
+    ("fails on the CPU too, no base", failed("t", on_cpu=["t"]), None, "unclear"),
+    ("flaky, fails on the CPU too", failed("t", passed_elsewhere=["t"], on_cpu=["t"]), PASSES, "flaky"),
     ("unnamed failures beside known ones", failed("t", failing_unnamed=1), FAILS, "not this PR's fault"),
 ]  # fmt: skip
 
@@ -106,6 +110,44 @@ def test_a_failing_test_that_the_base_does_not_have_is_named_as_such() -> None:
     assert judgement.why == "2 new failing tests, 1 of them not on the base"
 
 
+@pytest.mark.parametrize(
+    ("names", "on_cpu", "against", "why"),
+    [
+        (["t"], ["t"], PASSES, "1 new failing test, which fails on the CPU too"),
+        (["t", "u"], ["t", "u"], base(t="passed", u="passed"), "2 new failing tests, all of which fail on the CPU too"),
+        (["t", "u"], ["u"], base(t="passed", u="passed"), "2 new failing tests, 1 of which fails on the CPU too"),
+        (["t", "u"], ["u"], base(t="passed", u="failed"), "1 new failing test"),
+        (["t"], ["t"], FAILS, "1 test failing on the base too, which fails on the CPU too"),
+        (["t"], ["t"], None, "1 failing test, no result of the base to compare with, which fails on the CPU too"),
+    ],
+)
+def test_failing_on_the_cpu_too_is_said_and_hides_nothing(names, on_cpu, against, why: str) -> None:
+    judgement = judge(failed(*names, on_cpu=on_cpu), against)
+    assert (judgement.why, judgement.on_cpu) == (why, tuple(on_cpu))
+    without = judge(failed(*names), against)
+    assert judgement.verdict == without.verdict and judgement.new_failures == without.new_failures
+
+
+@pytest.mark.parametrize(
+    ("outcome", "there", "too"),
+    [
+        ("failed", "failed", True),
+        ("failed", "error", True),
+        ("failed", "passed", False),
+        ("failed", "skipped", False),
+        ("failed", "not_there", False),
+        ("failed", "", False),
+        ("crashed", "failed", False),
+        ("crashed", "crashed", True),
+        ("timed_out", "timed_out", True),
+        ("timed_out", "crashed", False),
+        ("passed", "failed", False),
+    ],
+)
+def test_a_failure_is_not_the_backends_where_the_cpu_has_it_too(outcome: str, there: str, too: bool) -> None:
+    assert fails_on_cpu_too(outcome, there) is too
+
+
 NAMES = st.sampled_from("abcdefgh")
 OUTCOME = st.sampled_from(OUTCOMES)
 
@@ -142,3 +184,7 @@ def test_every_failing_test_is_in_exactly_one_list(failing, passed, flaky, again
 )
 def test_the_sentence(verdicts, expected: str) -> None:
     assert sentence(verdicts, 2, 0)[1] == expected
+
+
+def test_the_sentence_says_what_fails_on_the_cpu_too() -> None:
+    assert sentence(["broken by this PR"], 2, 0, 1)[1].endswith("2 new failing tests, 1 of which fails on the CPU too")
