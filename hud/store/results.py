@@ -29,7 +29,7 @@ from relay.wire.ticket import Ticket
 
 _BATCH = 500
 _MAX_REMEMBERED = 1_000_000
-_CPU: dict[str, int] = {**CODE, NOT_THERE: -1}
+_CPU: dict[str, int] = {**dict(CODE.items()), NOT_THERE: -1}
 
 
 class UnknownRun(LookupError):
