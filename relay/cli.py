@@ -273,7 +273,7 @@ def deliveries_replay(
     now = time.time()
 
     def work(connection: Any) -> Any:
-        if deliveries.message(connection, delivery_id) is None:
+        if not deliveries.messages(connection, [delivery_id]):
             return None
         return deliveries.replay(connection, delivery_id, now=now, give_up_at=now + settings.dispatch_retry_seconds)
 

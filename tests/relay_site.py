@@ -1,6 +1,7 @@
 """A relay's whole surroundings as processes: the local GitHub, a real HUD, and relays that can be killed.
 
-For tests and benchmarks in which processes die or are measured. Nothing here knows the inside of any of them.
+For tests and benchmarks in which processes die or are measured, with the messages that all of the relay's tests send.
+Nothing here knows the inside of any of them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,8 @@ UPSTREAM = "pytorch/pytorch"
 WEBHOOK_SECRET = "webhook-secret-of-the-site"
 HUD_KEY = "hud-key-of-the-site"
 APP_ID = 4242
+HEAD = "a" * 40
+BASE = "b" * 40
 TRUST = httpx.create_ssl_context()  # costs 0.1 s to make; plain HTTP never looks at it
 _START_SECONDS = 60
 
@@ -38,15 +43,11 @@ class Process:
     url: str
     log: Path
 
-    def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
-        self.popen.kill()
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal that ends it, and wait for the end."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
         self.popen.wait(30)
-
-    def stop(self) -> int:
-        """SIGTERM, and the exit code."""
-        self.popen.terminate()
-        return self.popen.wait(60)
 
     def memory(self) -> float:
         """Resident set in MiB."""
@@ -96,8 +97,7 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
-            if process.popen.poll() is None:
-                process.kill()
+            process.kill()
         self._temporary.cleanup()
 
     # -- the others
@@ -193,7 +193,7 @@ class Site:
     def _serve(self, name: str, command: list[str], env: Mapping[str, str]) -> Process:
         # A port of the ephemeral range may be taken by an outgoing connection before the server listens; try again.
         for _ in range(5):
-            port = _free_port()
+            port = free_port()
             arguments = [*command, "--port", str(port)] if "serve" in command else command
             log = self.directory / f"{name}-{uuid.uuid4().hex[:6]}.log"
             with log.open("wb") as output:
@@ -208,9 +208,8 @@ class Site:
         raise AssertionError(f"{' '.join(command)} did not start:\n{log.read_text()[-3000:]}")
 
 
-def _free_port() -> int:
-    import socket
-
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -226,49 +225,60 @@ def _answers(process: Process, path: str) -> bool:
     return False
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 20, what: str = "", *, pause: float = 0.02) -> Any:
     """Poll until the condition is true; its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"did not happen within {seconds} s: {what}"
-        time.sleep(0.1)
+        assert time.monotonic() < deadline, f"did not happen within {seconds} s: {what or condition}"
+        time.sleep(pause)
     return value
 
 
-def pull_request(number: int, sha: str, *, action: str = "opened", filler: int = 0) -> dict[str, Any]:
-    """A pull_request event.
+def pull_request(
+    action: str = "opened",
+    number: int = 7,
+    head: str = HEAD,
+    labels: tuple[str, ...] = (),
+    *,
+    filler: int = 4,
+    updated_at: str = "2026-01-01T00:00:00Z",
+    **more: Any,
+) -> dict[str, Any]:
+    """A pull_request event, as far as the relay reads it; the recorded examples test the full shape.
 
     Args:
         filler: bytes of description, which bring the body to a size as recorded ones have.
+        more: further members of the event.
     """
     return {
         "action": action,
         "number": number,
         "repository": {"full_name": UPSTREAM},
-        "sender": {"login": "octocat"},
         "pull_request": {
             "number": number,
             "title": "Improve conv2d backward",
             "body": "x" * filler,
             "user": {"login": "octocat"},
-            "labels": [],
-            "updated_at": "2026-01-01T00:00:00Z",
-            "head": {"sha": sha, "ref": "topic", "repo": {"full_name": "octocat/pytorch"}},
-            "base": {"sha": "b" * 40, "ref": "main", "repo": {"full_name": UPSTREAM}},
+            "labels": [{"name": name} for name in labels],
+            "updated_at": updated_at,
+            "head": {"sha": head, "ref": "topic", "repo": {"full_name": "octocat/pytorch"}},
+            "base": {"sha": BASE, "ref": "main", "repo": {"full_name": UPSTREAM}},
         },
+        **more,
     }
 
 
-def report(client_payload: dict[str, Any], status: str = "completed", **workflow: Any) -> dict[str, Any]:
-    """A callback's body."""
-    done = {"conclusion": "success", "test_results": {"passed": 42, "failed": 0, "skipped": 5}}
+def report(client_payload: dict[str, Any], status: str = "in_progress", **workflow: Any) -> dict[str, Any]:
+    """A callback's body from a dispatched client_payload."""
     fields = {
+        "schema_version": "1",
         "status": status,
         "name": "CI",
-        "run_id": "1",
+        "url": "https://example.invalid/run",
+        "run_id": "123",
         "run_attempt": "1",
         "job_name": "build",
-        **(done if status == "completed" else {}),
-        **workflow,
     }
-    return {**client_payload, "workflow": fields}
+    if status == "completed":
+        fields |= {"conclusion": "success", "test_results": {"passed": 42, "failed": 0, "skipped": 5}}
+    return {**client_payload, "workflow": {**fields, **workflow}}

@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-import httpx
 import structlog
 
+from relay.adapters.http import HttpClient, NoAnswer
 from relay.core.allowlist import Allowlist, AllowlistError, parse
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 15
 _MAX_BYTES = 4 * 1024 * 1024
-READ_ERRORS = (AllowlistError, OSError, UnicodeDecodeError, httpx.HTTPError, httpx.InvalidURL, ValueError)
+READ_ERRORS = (AllowlistError, OSError, UnicodeDecodeError, NoAnswer, ValueError)
 """What can go wrong between a source and an :class:`~relay.core.allowlist.Allowlist`."""
 _BLOB = re.compile(r"(/[^/]+/[^/]+)/blob/(.+)")
 
@@ -38,16 +38,15 @@ def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-async def read(source: str, client: httpx.AsyncClient) -> str:
+async def read(source: str, client: HttpClient) -> str:
     """The text at a path or URL.
 
     Raises:
-        OSError, UnicodeDecodeError, httpx.HTTPError, ValueError: it cannot be read (part of :data:`READ_ERRORS`).
+        OSError, UnicodeDecodeError, NoAnswer, ValueError: it cannot be read (part of :data:`READ_ERRORS`).
     """
     if not is_url(source):
         return await asyncio.to_thread(Path(source).read_text, "utf-8")
-    response = await client.get(raw_url(source), follow_redirects=True)
-    response.raise_for_status()
+    response = (await client.get(raw_url(source), redirects=True)).expect(200)
     if len(response.content) > _MAX_BYTES:
         raise ValueError(f"the allowlist is larger than {_MAX_BYTES} bytes")
     return response.content.decode("utf-8")
@@ -75,7 +74,7 @@ class AllowlistSource:
     def __init__(
         self,
         source: str,
-        client: httpx.AsyncClient,
+        client: HttpClient,
         *,
         ttl: float,
         remembered: Callable[[], Awaitable[str | None]],

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import httpx
 import jwt
 
+from relay.adapters.http import HttpClient, NoAnswer, Response
 from relay.core import retry
+from relay.core.body import dump
 
 _API_VERSION = "2022-11-28"
 _RENEW_BEFORE_SECONDS = 300
 _JWT_SECONDS = 540  # GitHub allows 600; the difference is for its clock and ours
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class GitHubError(Exception):
@@ -52,7 +52,7 @@ class GitHubApp:
         private_key: the App's RSA key, PEM.
     """
 
-    def __init__(self, client: httpx.AsyncClient, api_url: str, app_id: str, private_key: str):
+    def __init__(self, client: HttpClient, api_url: str, app_id: str, private_key: str):
         self._client = client
         self._api = api_url.rstrip("/")
         self._app_id = app_id
@@ -71,29 +71,37 @@ class GitHubApp:
         return self._jwt.value
 
     async def _send(
-        self, method: str, path: str, token: str, json: Any = None, params: dict[str, str] | None = None
-    ) -> httpx.Response:
+        self, method: str, path: str, token: str, body: str | None = None, params: dict[str, str] | None = None
+    ) -> Response:
         headers = {
             "Accept": "application/vnd.github+json",
             "Authorization": f"Bearer {token}",
             "X-GitHub-Api-Version": _API_VERSION,
             "User-Agent": "spyre-conformance-relay",
         }
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         try:
-            return await self._client.request(method, self._api + path, headers=headers, json=json, params=params)
-        except _NOT_SENT as error:
-            raise GitHubError(f"{method} {path}: cannot connect to GitHub ({error!r})", again=retry.Again()) from error
-        except httpx.HTTPError as error:
-            raise GitHubError(f"{method} {path}: no answer from GitHub ({error!r})", again=retry.Again()) from error
+            return await self._client.request(method, self._api + path, headers=headers, body=body, parameters=params)
+        except NoAnswer as error:
+            raise GitHubError(f"{method} {path}: no answer from GitHub ({error})", again=retry.Again()) from error
 
-    def _failure(self, response: httpx.Response) -> GitHubError:
-        request = response.request
-        verdict = retry.github(response.status_code, response.headers, response.text, time.time())
+    def _failure(self, response: Response) -> GitHubError:
+        verdict = retry.github(response.status, response.headers, response.text, time.time())
         return GitHubError(
-            f"{request.method} {request.url.path}: GitHub answered {response.status_code}: {_message(response)}",
+            f"{response.request}: GitHub answered {response.status}: {_message(response)}",
             again=verdict if isinstance(verdict, retry.Again) else None,
-            status=response.status_code,
+            status=response.status,
         )
+
+    async def _installation(self, repo: str) -> Response:
+        """``GET /repos/{repo}/installation``."""
+        response = await self._send("GET", f"/repos/{repo}/installation", self._app_jwt())
+        if response.status == 404:
+            raise GitHubError(f"the App is not installed on {repo}; its owner must install it", again=None, status=404)
+        if response.status != 200:
+            raise self._failure(response)
+        return response
 
     async def _installation_token(self, repo: str) -> str:
         """Token for the installation that covers ``repo``; concurrent callers share one request."""
@@ -105,22 +113,16 @@ class GitHubApp:
             token = self._cached_token(key)
             if token is not None:
                 return token
-            app_jwt = self._app_jwt()
             if key not in self._installations:
-                response = await self._send("GET", f"/repos/{repo}/installation", app_jwt)
-                if response.status_code == 404:
-                    raise _not_installed(repo)
-                if response.status_code != 200:
-                    raise self._failure(response)
-                self._installations[key] = int(_field(response, "id"))
+                self._installations[key] = int(_field(await self._installation(repo), "id"))
             installation = self._installations[key]
             token = self._cached_token(key)
             if token is not None:
                 return token
-            response = await self._send("POST", f"/app/installations/{installation}/access_tokens", app_jwt)
-            if response.status_code == 404:
+            response = await self._send("POST", f"/app/installations/{installation}/access_tokens", self._app_jwt())
+            if response.status == 404:
                 self._installations.pop(key, None)  # uninstalled, perhaps installed anew under another id
-            if response.status_code != 201:
+            if response.status != 201:
                 raise self._failure(response)
             expires = datetime.fromisoformat(str(_field(response, "expires_at")).replace("Z", "+00:00")).timestamp()
             self._tokens[installation] = _Token(str(_field(response, "token")), expires)
@@ -138,14 +140,14 @@ class GitHubApp:
             del self._tokens[installation]
 
     async def _as_installation(
-        self, repo: str, method: str, path: str, json: Any = None, params: dict[str, str] | None = None
-    ) -> httpx.Response:
+        self, repo: str, method: str, path: str, body: str | None = None, params: dict[str, str] | None = None
+    ) -> Response:
         token = await self._installation_token(repo)
-        response = await self._send(method, path, token, json, params)
-        if response.status_code == 401:
+        response = await self._send(method, path, token, body, params)
+        if response.status == 401:
             self._forget(repo, token)
             token = await self._installation_token(repo)
-            response = await self._send(method, path, token, json, params)
+            response = await self._send(method, path, token, body, params)
         return response
 
     async def app(self) -> tuple[dict[str, Any], str | None]:
@@ -155,33 +157,32 @@ class GitHubApp:
             GitHubError: no answer that says so.
         """
         response = await self._send("GET", "/app", self._app_jwt())
-        if response.status_code != 200:
+        if response.status != 200:
             raise self._failure(response)
         _field(response, "id")
         return response.json(), response.headers.get("date")
 
-    async def installed_permissions(self, repo: str) -> dict[str, str]:
-        """``GET /repos/{repo}/installation``: what the App may do there.
+    async def permissions(self, repo: str) -> dict[str, str]:
+        """What the App may do in a repository.
 
         Raises:
             GitHubError: not installed, or nobody knows.
         """
-        response = await self._send("GET", f"/repos/{repo}/installation", self._app_jwt())
-        if response.status_code == 404:
-            raise _not_installed(repo)
-        if response.status_code != 200:
-            raise self._failure(response)
-        return {str(name): str(level) for name, level in dict(_field(response, "permissions")).items()}
+        found = _field(await self._installation(repo), "permissions")
+        return {str(name): str(level) for name, level in dict(found).items()}
 
-    async def dispatch(self, repo: str, event_type: str, client_payload: dict[str, Any]) -> None:
+    async def dispatch(self, repo: str, event_type: str, client_payload: str) -> None:
         """``POST /repos/{repo}/dispatches``.
+
+        Args:
+            client_payload: a JSON object, as text: a fan-out sends it to many and reads it for none.
 
         Raises:
             GitHubError: not dispatched, or nobody knows.
         """
-        body = {"event_type": event_type, "client_payload": client_payload}
+        body = f'{{"event_type":{dump(event_type)},"client_payload":{client_payload}}}'
         response = await self._as_installation(repo, "POST", f"/repos/{repo}/dispatches", body)
-        if response.status_code != 204:
+        if response.status != 204:
             raise self._failure(response)
 
     async def create_check_run(self, repo: str, body: dict[str, Any]) -> int:
@@ -190,8 +191,8 @@ class GitHubApp:
         Raises:
             GitHubError: not created, or nobody knows.
         """
-        response = await self._as_installation(repo, "POST", f"/repos/{repo}/check-runs", body)
-        if response.status_code != 201:
+        response = await self._as_installation(repo, "POST", f"/repos/{repo}/check-runs", dump(body))
+        if response.status != 201:
             raise self._failure(response)
         return int(_field(response, "id"))
 
@@ -202,8 +203,8 @@ class GitHubApp:
             GitHubError: not updated, or nobody knows.
         """
         path = f"/repos/{repo}/check-runs/{check_run_id}"
-        response = await self._as_installation(repo, "PATCH", path, body)
-        if response.status_code != 200:
+        response = await self._as_installation(repo, "PATCH", path, dump(body))
+        if response.status != 200:
             raise self._failure(response)
 
     async def find_check_runs(self, repo: str, head_sha: str, name: str) -> list[dict[str, Any]]:
@@ -217,7 +218,7 @@ class GitHubApp:
         if self._app_id.isdigit():  # it may be the client id, which GitHub does not take here
             params["app_id"] = self._app_id
         response = await self._as_installation(repo, "GET", path, params=params)
-        if response.status_code != 200:
+        if response.status != 200:
             raise self._failure(response)
         runs = _field(response, "check_runs")
         return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
@@ -230,9 +231,9 @@ class GitHubApp:
         """
         path = f"/repos/{repo}/actions/runs/{run_id}/rerun-failed-jobs"
         response = await self._as_installation(repo, "POST", path)
-        if response.status_code == 201:
+        if response.status == 201:
             return
-        if response.status_code in {403, 409} and "already running" in response.text.lower():
+        if response.status in {403, 409} and "already running" in response.text.lower():
             return
         raise self._failure(response)
 
@@ -243,7 +244,7 @@ class GitHubApp:
             GitHubError: not cancelled, or nobody knows.
         """
         response = await self._as_installation(repo, "POST", f"/repos/{repo}/actions/runs/{run_id}/cancel")
-        if response.status_code not in {202, 409}:
+        if response.status not in {202, 409}:
             raise self._failure(response)
 
     async def pull_files(self, repo: str, number: int) -> list[str]:
@@ -256,7 +257,7 @@ class GitHubApp:
         for page in range(1, 31):
             params = {"per_page": "100", "page": str(page)}
             response = await self._as_installation(repo, "GET", f"/repos/{repo}/pulls/{number}/files", params=params)
-            if response.status_code != 200:
+            if response.status != 200:
                 raise self._failure(response)
             files = response.json()
             for file in files:
@@ -272,18 +273,14 @@ class GitHubApp:
             GitHubError: no answer that says so.
         """
         response = await self._as_installation(repo, "GET", f"/repos/{repo}/git/commits/{sha}")
-        if response.status_code in {404, 422}:
+        if response.status in {404, 422}:
             return False
-        if response.status_code != 200:
+        if response.status != 200:
             raise self._failure(response)
         return True
 
 
-def _not_installed(repo: str) -> GitHubError:
-    return GitHubError(f"the App is not installed on {repo}; its owner must install it", again=None, status=404)
-
-
-def _message(response: httpx.Response) -> str:
+def _message(response: Response) -> str:
     try:
         message = response.json()["message"]
     except (ValueError, KeyError, TypeError):
@@ -291,12 +288,9 @@ def _message(response: httpx.Response) -> str:
     return str(message)[:300]
 
 
-def _field(response: httpx.Response, name: str) -> Any:
+def _field(response: Response, name: str) -> Any:
     """A field of a success answer; a proxy's page in its place is a failure like any other."""
     try:
         return response.json()[name]
     except (ValueError, KeyError, TypeError) as error:
-        request = response.request
-        raise GitHubError(
-            f"{request.method} {request.url.path}: GitHub's answer has no field {name!r}", again=retry.Again()
-        ) from error
+        raise GitHubError(f"{response.request}: GitHub's answer has no field {name!r}", again=retry.Again()) from error

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import httpx
-
+from relay.adapters.http import HttpClient, NoAnswer
 from relay.core import retry
 
 INGEST_PATH = "/api/crcr/results"
@@ -38,7 +37,7 @@ class Hud:
         key: the shared ingest key.
     """
 
-    def __init__(self, client: httpx.AsyncClient, base_url: str, key: str):
+    def __init__(self, client: HttpClient, base_url: str, key: str):
         self._client = client
         self._url = base_url.rstrip("/") + INGEST_PATH
         self._headers = {_KEY_HEADER: key, "Content-Type": "application/json"}
@@ -53,13 +52,13 @@ class Hud:
             HudUnavailable: try again.
         """
         try:
-            response = await self._client.post(self._url, content=report, headers=self._headers)
-        except httpx.HTTPError as error:
-            raise HudUnavailable(f"no answer from HUD ({error!r})") from error
-        if response.is_success:
+            response = await self._client.request("POST", self._url, body=report, headers=self._headers)
+        except NoAnswer as error:
+            raise HudUnavailable(f"no answer from HUD ({error})") from error
+        if 200 <= response.status < 300:
             return None
-        verdict = retry.hud(response.status_code, response.headers, time.time())
-        if isinstance(verdict, retry.Never) and response.is_client_error:
-            return Rejected(response.status_code, response.text[:4000])
+        verdict = retry.hud(response.status, response.headers, time.time())
+        if isinstance(verdict, retry.Never) and 400 <= response.status < 500:
+            return Rejected(response.status, response.text[:4000])
         after = verdict.after if isinstance(verdict, retry.Again) else None
-        raise HudUnavailable(f"HUD answered {response.status_code}: {response.text[:300]}", after)
+        raise HudUnavailable(f"HUD answered {response.status}: {response.text[:300]}", after)

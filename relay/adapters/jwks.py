@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import httpx
 import jwt
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
+from relay.adapters.http import HttpClient, NoAnswer
 from relay.core.identity import ALGORITHMS, Issuer, Refused
 
 _log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class KeyCache:
 
     def __init__(
         self,
-        client: httpx.AsyncClient,
+        client: HttpClient,
         *,
         ttl: float = 3600,
         interval: float = 30,
@@ -98,11 +98,11 @@ class KeyCache:
         keys.tried_at = self._clock()
         try:
             response = await self._client.get(issuer.jwks_url, headers={"Accept": "application/json"})
-            response.raise_for_status()
+            response.expect(200)
             if len(response.content) > _MAX_BYTES:
                 raise ValueError(f"the key set is larger than {_MAX_BYTES} bytes")
             found = _usable(response.json())
-        except (httpx.HTTPError, ValueError, RecursionError) as error:
+        except (NoAnswer, ValueError, RecursionError) as error:
             keys.error = str(error) or repr(error)
             _log.warning("key_server_failed", issuer=issuer.issuer, error=keys.error, cached_keys=len(keys.by_id))
             return

@@ -17,10 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relay.adapters.allowlist_source import AllowlistUnavailable
 from relay.app import openapi, sweeper, webhook
-from relay.app.callback import CallbackError, Callbacks
+from relay.app.callback import Callbacks
+from relay.app.intake import CallbackError
 from relay.app.service import Service
 from relay.app.settings import Settings
 from relay.app.workers import Workers
+from relay.core.ratelimit import Rate
 from relay.store.database import StoreUnavailable
 from relay.wire import Callback, CallbackAnswer, ErrorAnswer
 
@@ -143,10 +145,12 @@ def _add_middleware(app: FastAPI) -> None:
 
 
 def _add_endpoints(app: FastAPI, settings: Settings) -> None:
+    client_rate = Rate(settings.client_rate_burst, settings.client_rate_per_minute)
+
     def limited(request: Request) -> JSONResponse | None:
         """The limit before authentication, per client address."""
         address = request.client.host if request.client is not None else "unknown"
-        wait = app.state.service.client_buckets.take(address, time.monotonic())
+        wait = app.state.service.client_buckets.take(address, time.monotonic(), client_rate)
         return _error(429, "too many requests from this address", wait) if wait > 0 else None
 
     unavailable = "The relay's store does not answer: nothing was stored, try again after `Retry-After` seconds"
@@ -178,7 +182,8 @@ def _add_endpoints(app: FastAPI, settings: Settings) -> None:
         body = await _read(request, settings.webhook_max_bytes)
         service: Service = app.state.service
         answer = await webhook.receive(service, dict(request.headers), body)
-        app.state.workers.wake()
+        if answer.queued:
+            app.state.workers.wake(*answer.queued)
         return JSONResponse(answer.body, answer.status)
 
     @app.post("/github/callback/", include_in_schema=False)

@@ -11,11 +11,11 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 from sqlalchemy import make_url
 
 from relay.adapters.allowlist_source import AllowlistUnavailable, is_url
 from relay.adapters.github import GitHubError
+from relay.adapters.http import HttpClient, NoAnswer
 from relay.adapters.jwks import KeyServerUnavailable
 from relay.app.findings import Finding
 from relay.app.service import Service
@@ -197,7 +197,7 @@ async def _installations(service: Service) -> list[Finding]:
     async def look(repo: str) -> Finding | None:
         async with gate:
             try:
-                lacking = github_app.missing_permissions(await service.github.installed_permissions(repo))
+                lacking = github_app.missing_permissions(await service.github.permissions(repo))
             except GitHubError as error:
                 return Finding(repo, "failed", str(error))
         text = f"its installation has not accepted: {', '.join(lacking)}; the owner must approve them"
@@ -230,10 +230,10 @@ async def _hud(service: Service) -> list[Finding]:
     if url is None:
         return [Finding("HUD", "skipped", "none is configured")]
     try:
-        async with httpx.AsyncClient(timeout=10) as client:
+        async with HttpClient() as client:
             response = await client.get(url)
-    except httpx.HTTPError as error:
-        return [Finding("HUD", "failed", f"{url}: {error!r}; reports wait until it answers")]
-    if response.status_code >= 500:
-        return [Finding("HUD", "failed", f"{url} answers {response.status_code}; reports wait until it does not")]
+    except NoAnswer as error:
+        return [Finding("HUD", "failed", f"{url}: {error}; reports wait until it answers")]
+    if response.status >= 500:
+        return [Finding("HUD", "failed", f"{url} answers {response.status}; reports wait until it does not")]
     return [Finding("HUD", "ok", f"{url} answers; its key is tested by the first report")]

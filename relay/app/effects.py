@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -15,8 +16,10 @@ from relay.app.outcome import Again, Dead, Done, Outcome
 from relay.app.service import Service
 from relay.core import checks, events
 from relay.core.allowlist import Target
+from relay.core.ratelimit import Rate, TokenBuckets
 from relay.store import deliveries
 from relay.store import jobs as job_store
+from relay.store.database import Batches
 from relay.store.tasks import Kind, Task
 
 _log = structlog.get_logger(__name__)
@@ -29,6 +32,12 @@ class Effects:
     def __init__(self, service: Service):
         self._service = service
         self._files: dict[tuple[int, str], list[str]] = {}
+        self._dispatches = Batches(service.database, _read_dispatches)
+        self._checks = Batches(service.database, _read_checks)
+        self._check_turn = asyncio.Lock()
+        limit = service.settings.check_writes_per_minute
+        self._check_rate = Rate(burst=limit, per_minute=limit)
+        self._check_pace = TokenBuckets()
         self._acts: dict[Kind, Callable[[Task], Awaitable[Outcome]]] = {
             "dispatch": self._dispatch,
             "fanout": self._fanout,
@@ -49,10 +58,10 @@ class Effects:
         """The delivery came while no allowlist was to be had; now there is one."""
         service = self._service
         allowlist = await service.allowlist.current()
-        text = await service.database.run(lambda connection: deliveries.message(connection, task.delivery_id))
-        if text is None:
+        texts = await service.database.run(lambda connection: deliveries.messages(connection, [task.delivery_id]))
+        if task.delivery_id not in texts:
             return Dead("the delivery is gone")
-        message = json.loads(text)
+        message = json.loads(texts[task.delivery_id])
         decision = events.decide(message["event_type"], message["payload"], service.settings.upstream_repo)
         if not isinstance(decision, events.Fanout):
             return Done()
@@ -66,13 +75,7 @@ class Effects:
 
     async def _dispatch(self, task: Task) -> Outcome:
         service = self._service
-
-        def read(connection: Connection) -> tuple[deliveries.Dispatch, str] | None:
-            dispatch = deliveries.find(connection, task.delivery_id, task.subject)
-            message = deliveries.message(connection, task.delivery_id)
-            return None if dispatch is None or message is None else (dispatch, message)
-
-        found = await service.database.run(read)
+        found = await self._dispatches.run((task.delivery_id, task.subject))
         if found is None:
             return Dead("the delivery is gone")
         dispatch, message = found
@@ -133,10 +136,22 @@ class Effects:
         return Dead(f"HUD refused the report with {rejected.status}: {rejected.text}", reject, rejected)
 
     async def _check(self, task: Task) -> Outcome:
-        """Make GitHub show the newest wish, whichever wish queued this task."""
+        """Make GitHub show the newest wish, whichever wish queued this task.
+
+        One write at a time and not too many a minute, as GitHub asks (GitHub Docs, "Best practices for using the REST
+        API"): all of them go to one repository. Wishes that come while a task waits for its turn share its write.
+        """
+        async with self._check_turn:
+            wait = self._check_pace.take("checks", time.monotonic(), self._check_rate)
+            while wait > 0:
+                await asyncio.sleep(wait)
+                wait = self._check_pace.take("checks", time.monotonic(), self._check_rate)
+            return await self._write_check(task)
+
+    async def _write_check(self, task: Task) -> Outcome:
         service = self._service
         upstream = service.settings.upstream_repo
-        check = await service.database.run(lambda connection: job_store.check(connection, task.subject))
+        check = await self._checks.run(task.subject)
         if check is None or (check.written_version >= check.version and check.github_id is not None):
             return Done()
         body = checks.request_body(
@@ -173,6 +188,20 @@ class Effects:
     async def _cancel(self, task: Task) -> Outcome:
         await self._service.github.cancel_run(task.repo, task.subject)
         return Done()
+
+
+def _read_dispatches(
+    connection: Connection, wanted: list[tuple[str, str]]
+) -> list[tuple[deliveries.Dispatch, str] | None]:
+    """Dispatches with the messages of their deliveries."""
+    found = deliveries.find(connection, wanted)
+    messages = deliveries.messages(connection, {delivery_id for delivery_id, _ in found})
+    return [(found[pair], messages[pair[0]]) if pair in found else None for pair in wanted]
+
+
+def _read_checks(connection: Connection, job_keys: list[str]) -> list[job_store.Check | None]:
+    found = job_store.checks_of(connection, job_keys)
+    return [found.get(key) for key in job_keys]
 
 
 def _after(error: GitHubError) -> Outcome:

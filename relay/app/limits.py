@@ -23,7 +23,7 @@ class RepositoryLimits:
 
     def __init__(self, database: Database):
         self._shared = database if database.kind == "postgresql" else None
-        self._here = TokenBuckets(Rate(1, 60), _REMEMBERED)
+        self._here = TokenBuckets(_REMEMBERED)
         self._drawn: dict[str, int] = {}
         self._refused: dict[str, float] = {}
         self._locks: dict[str, asyncio.Lock] = {}

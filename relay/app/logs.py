@@ -41,7 +41,7 @@ def configure(form: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(number)
-    for noisy in ("httpx", "httpcore", "alembic"):
+    for noisy in ("alembic",):
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
 
 

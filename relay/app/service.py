@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import time
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
-import httpx
 import structlog
 
 from relay.adapters.allowlist_source import AllowlistSource
 from relay.adapters.github import GitHubApp
+from relay.adapters.http import HttpClient
 from relay.adapters.hud import Hud
 from relay.adapters.jwks import KeyCache
 from relay.app.limits import RepositoryLimits
@@ -24,6 +22,7 @@ from relay.app.metrics import Metrics
 from relay.app.settings import Settings
 from relay.core import callback_token, identity
 from relay.core.allowlist import Target
+from relay.core.body import dump
 from relay.core.ratelimit import Rate, TokenBuckets
 from relay.store import jobs as job_store
 from relay.store.database import Database, NoStoreOfRelay, StoreUnavailable
@@ -56,7 +55,7 @@ class Service:
     limits: RepositoryLimits
     client_buckets: TokenBuckets
     owner: str
-    clients: list[httpx.AsyncClient]
+    clients: list[HttpClient]
 
     @classmethod
     def create(cls, settings: Settings, *, looking: bool = False) -> Service:
@@ -69,14 +68,14 @@ class Service:
             ValueError: the database URL names a kind that is not supported.
         """
         database = Database(settings.database_url)
-        # As many connections as tasks at a time, and no more: the pool looks at every idle one for each request.
-        for_github = settings.worker_concurrency + settings.other_concurrency
-        timeout = httpx.Timeout(settings.request_timeout_seconds, connect=10)
-        trust = httpx.create_ssl_context()  # costs 0.1 s to make and is the same for all
-        github_client = httpx.AsyncClient(verify=trust, timeout=timeout, limits=_connections(for_github))
-        hud_client = httpx.AsyncClient(verify=trust, timeout=timeout, limits=_connections(settings.other_concurrency))
+        # As many connections as tasks at a time.
+        github_client = HttpClient(
+            connections=settings.worker_concurrency + settings.other_concurrency,
+            seconds=settings.request_timeout_seconds,
+        )
+        hud_client = HttpClient(connections=settings.worker_concurrency, seconds=settings.request_timeout_seconds)
         # Callers wait for these; a slow key server must not hold them for long.
-        quick_client = httpx.AsyncClient(verify=trust, timeout=httpx.Timeout(10, connect=5))
+        quick_client = HttpClient(seconds=10, connect_seconds=5)
 
         async def remembered() -> str | None:
             try:
@@ -124,7 +123,7 @@ class Service:
             ),
             anchors=identity.trust_anchors(settings.oidc_issuers),
             limits=RepositoryLimits(database),
-            client_buckets=TokenBuckets(Rate(settings.client_rate_burst, settings.client_rate_per_minute)),
+            client_buckets=TokenBuckets(),
             owner=f"{socket.gethostname()[:40]}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
             clients=[github_client, hud_client, quick_client],
         )
@@ -132,7 +131,7 @@ class Service:
     async def close(self) -> None:
         """Close connections; what is owed stays in the store."""
         for client in self.clients:
-            await client.aclose()
+            await client.close()
         self.database.close()
 
     def keep_until(self, now: float) -> float:
@@ -146,13 +145,16 @@ class Service:
             per_minute=target.rate_per_minute if target and target.rate_per_minute else self.settings.rate_per_minute,
         )
 
-    def client_payload(self, message: str, dispatch: Dispatch) -> dict[str, Any]:
-        """``client_payload`` of one dispatch, with its callback token."""
-        body: dict[str, Any] = json.loads(message)
-        body["callback_token"] = callback_token.sign(
+    def client_payload(self, message: str, dispatch: Dispatch) -> str:
+        """``client_payload`` of one dispatch, with its callback token, as JSON.
+
+        Args:
+            message: as stored, a JSON object that is not empty; the token becomes its last member.
+        """
+        token = callback_token.sign(
             token_for(dispatch), self.settings.callback_secret, dispatch.created_at + self.settings.retention_seconds
         )
-        return body
+        return f'{message[:-1]},"callback_token":{dump(token)}}}'
 
     def results_upload(self, repo: str, level: Level, callback: Callback, key: str) -> ResultsUpload | None:
         """Where a job's per-test results go, and its ticket; ``None`` without a HUD."""
@@ -172,10 +174,6 @@ class Service:
         return ResultsUpload(url=f"{base}/api/v1/runs/{key}/tests", token=token, expires=expires)
 
 
-def _connections(number: int) -> httpx.Limits:
-    return httpx.Limits(max_connections=number, max_keepalive_connections=number)
-
-
 def token_for(dispatch: Dispatch) -> callback_token.CallbackToken:
     """What the callback token of a dispatch says."""
     return callback_token.CallbackToken(
@@ -189,10 +187,8 @@ def hud_report(callback: Callback, repo: str, level: Level, metrics: CiMetrics) 
         trusted=Trusted(ci_metrics=metrics, verified_repo=repo, downstream_repo_level=level),
         untrusted=Untrusted(callback_payload=callback),
     )
-    body = {
-        "trusted": report.trusted.model_dump(mode="json"),
-        "untrusted": {
-            "callback_payload": callback.model_dump(mode="json", exclude_unset=True, exclude={"callback_token"})
-        },
-    }
-    return json.dumps(body, separators=(",", ":"))
+    # pydantic writes it several times faster, but what is not ASCII needs the slow way: see relay.store.schema.
+    payload = callback.model_dump_json(exclude_unset=True, exclude={"callback_token"})
+    if not payload.isascii():
+        payload = dump(callback.model_dump(mode="json", exclude_unset=True, exclude={"callback_token"}))
+    return f'{{"trusted":{report.trusted.model_dump_json()},"untrusted":{{"callback_payload":{payload}}}}}'

@@ -208,9 +208,14 @@ class Settings(StoreSettings, TrustSettings):
     job_timeout_seconds: float = Field(default=6 * 3600, gt=0, description="then an unfinished job is timed out")
     sweep_interval_seconds: float = Field(default=60, gt=0, description="time between two looks for overdue jobs")
     lease_seconds: float = Field(default=120, ge=5, description="then another worker takes a task over")
-    worker_concurrency: int = Field(default=20, ge=1, le=500, description="dispatches at a time")
+    worker_concurrency: int = Field(
+        default=20, ge=1, le=500, description="dispatches at a time, and reports to HUD at a time"
+    )
     poll_interval_seconds: float = Field(default=1, gt=0, description="time between two looks for due tasks")
     request_timeout_seconds: float = Field(default=30, gt=0, description="for requests to GitHub and HUD")
+    check_writes_per_minute: float = Field(
+        default=180, ge=10, description="check runs that one worker writes per minute; GitHub takes 180"
+    )
     cancel_closed: bool = Field(default=False, description="cancel downstream runs of a closed pull request")
     webhook_max_bytes: int = Field(default=25 * 1024 * 1024, ge=1024, description="cap of a webhook's body")
     callback_max_bytes: int = Field(default=1024 * 1024, ge=1024, description="cap of a callback's body")
@@ -255,7 +260,7 @@ class Settings(StoreSettings, TrustSettings):
 
     @property
     def other_concurrency(self) -> int:
-        """Reports to HUD at a time, and check runs, re-runs and cancellations at a time."""
+        """Check runs leased at a time, and re-runs and cancellations at a time."""
         return max(4, self.worker_concurrency // 2)
 
     @property

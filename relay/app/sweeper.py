@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from relay.app.service import Service
 from relay.app.workers import Workers
-from relay.core import checks, transitions
+from relay.core import transitions
 from relay.store import deliveries
 from relay.store import jobs as job_store
 from relay.store import tasks as outbox
@@ -56,26 +56,27 @@ async def sweep(service: Service, now: float) -> int:
 
 
 def _time_out(service: Service, connection: Connection, now: float) -> list[job_store.Identity]:
-    ended = []
+    ended: list[job_store.Next] = []
+    owed = []
+    give_up_at = service.keep_until(now)
     for known in job_store.overdue(connection, now=now, limit=_BATCH):
         job = transitions.time_out(known.job, now=now)
         if job is None:
             continue
         one = known.identity
-        job_store.save(connection, one, job, deadline=None, report=None)
-        give_up_at = service.keep_until(now)
+        ended.append(job_store.Next(one, job))
         if service.hud is not None and known.report is not None:
             report = _timed_out_report(known.report, now)
-            task = outbox.NewTask(
-                f"hud:{one.key}:timed_out", "hud", one.delivery_id, one.repo, one.key, give_up_at, report
+            owed.append(
+                outbox.NewTask(
+                    f"hud:{one.key}:timed_out", "hud", one.delivery_id, one.repo, one.key, give_up_at, report
+                )
             )
-            outbox.enqueue(connection, [task], now=now)
-        if one.pr_number is not None and one.level in {"L3", "L4"}:
-            devices = job_store.gate(connection, one.pr_number) if one.level == "L3" else ()
-            opened = checks.gate_open(one.level, one.device, devices)
-            job_store.show_on_pr(connection, one, job, opened=opened, now=now, give_up_at=give_up_at)
-        ended.append(one)
-    return ended
+    job_store.save(connection, ended)
+    outbox.enqueue(connection, owed, now=now)
+    wishes = job_store.wishes(connection, [(new.identity, new.job) for new in ended])
+    job_store.show_on_pr(connection, wishes, now=now, give_up_at=give_up_at)
+    return [new.identity for new in ended]
 
 
 def _timed_out_report(report: str, now: float) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-import httpx
 import jwt
 
 from relay.adapters.allowlist_source import READ_ERRORS, read
+from relay.adapters.http import HttpClient
 from relay.adapters.jwks import KeyCache, KeyServerUnavailable
 from relay.app.findings import Finding
 from relay.app.settings import TrustSettings
@@ -50,7 +50,7 @@ async def with_network(token: str, settings: TrustSettings, allowlist: str | Non
     Raises:
         NoAllowlist: it cannot be read.
     """
-    async with httpx.AsyncClient(timeout=10) as client:
+    async with HttpClient() as client:
         listed = None
         if allowlist is not None:
             try:

@@ -26,10 +26,11 @@ _DELIVERY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True)
 class Answer:
-    """Status and body of a response."""
+    """Status and body of a response; ``queued`` names the lanes that got work."""
 
     status: int
     body: dict[str, Any]
+    queued: tuple[str, ...] = ()
 
 
 async def receive(service: Service, headers: dict[str, str], body: bytes) -> Answer:
@@ -80,12 +81,12 @@ async def _carry_out(service: Service, delivery_id: str, payload: dict[str, Any]
         return Answer(200, {"ignored": True, "reason": decision.reason})
     if isinstance(decision, events.Gate):
         changed = await service.database.run(lambda connection: _set_gate(service, connection, decision))
-        return Answer(202, {"ok": True, "delivery_id": delivery_id, "gate_changed": changed})
+        return Answer(202, {"ok": True, "delivery_id": delivery_id, "gate_changed": changed}, ("checks",))
     if isinstance(decision, events.Rerun):
         runs = await service.database.run(lambda connection: _queue_reruns(service, connection, delivery_id, decision))
         if not runs:
             return Answer(200, {"ignored": True, "reason": "no downstream run of this relay stands behind the check"})
-        return Answer(202, {"ok": True, "delivery_id": delivery_id, "reruns": runs})
+        return Answer(202, {"ok": True, "delivery_id": delivery_id, "reruns": runs}, ("runs", "dispatch"))
     return await _fan_out(service, delivery_id, payload, decision)
 
 
@@ -99,7 +100,7 @@ async def _fan_out(service: Service, delivery_id: str, payload: dict[str, Any], 
         targets = None
     message = client_payload(fanout.event_type, delivery_id, payload, reserve=_token_bytes(service, fanout))
 
-    def work(connection: Connection) -> deliveries.Receipt:
+    def work(connection: Connection) -> tuple[deliveries.Receipt, bool]:
         receipt = deliveries.claim(
             connection,
             delivery_id,
@@ -109,19 +110,19 @@ async def _fan_out(service: Service, delivery_id: str, payload: dict[str, Any], 
             now=now,
             give_up_at=now + settings.dispatch_retry_seconds,
         )
-        if fanout.gate is not None:
-            _set_gate(service, connection, fanout.gate)
+        gate_changed = fanout.gate is not None and _set_gate(service, connection, fanout.gate)
         if receipt.new and fanout.closes and settings.cancel_closed and fanout.pr_number is not None:
             _queue_cancels(service, connection, delivery_id, fanout.pr_number)
-        return receipt
+        return receipt, gate_changed
 
-    receipt = await service.database.run(work)
+    receipt, gate_changed = await service.database.run(work)
     body: dict[str, Any] = {"ok": True, "delivery_id": delivery_id, "targets": receipt.targets}
     if not receipt.new:
         body |= {"redelivery": True, "retried": receipt.queued}
     elif targets is None:
         body |= {"targets": None, "reason": "no allowlist is loaded; the targets are chosen as soon as there is one"}
-    return Answer(202, body)
+    lanes = {"dispatch": True, "checks": gate_changed, "runs": fanout.closes and settings.cancel_closed}
+    return Answer(202, body, tuple(lane for lane, wanted in lanes.items() if wanted))
 
 
 def _token_bytes(service: Service, fanout: events.Fanout) -> int:
@@ -135,37 +136,50 @@ def _set_gate(service: Service, connection: Connection, gate: events.Gate) -> bo
     now = time.time()
     if not job_store.set_gate(connection, gate, now=now):
         return False
-    devices = job_store.gate(connection, gate.pr_number)
-    for known in job_store.gated_jobs(connection, gate.pr_number, gate.head_sha):
-        one = known.identity
-        opened = checks.gate_open(one.level, one.device, devices)
-        job_store.show_on_pr(connection, one, known.job, opened=opened, now=now, give_up_at=service.keep_until(now))
+    reported = job_store.gated_jobs(connection, gate.pr_number, gate.head_sha)
+    wishes = job_store.wishes(connection, [(known.identity, known.job) for known in reported])
+    job_store.show_on_pr(connection, wishes, now=now, give_up_at=service.keep_until(now))
     return True
 
 
 def _queue_reruns(
     service: Service, connection: Connection, delivery_id: str, rerun: events.Rerun
 ) -> list[dict[str, str]]:
+    """Ask GitHub to re-run its own runs; a backend whose runs are elsewhere gets its dispatch once more."""
     now = time.time()
+    web_url = service.settings.web_url
     if rerun.check_run_id is None:
-        runs = job_store.runs_of_commit(connection, rerun.head_sha)
+        found = job_store.runs_of_commit(connection, rerun.head_sha)
     else:
         name, external = rerun.check_name or "", rerun.external_id or ""
-        runs = job_store.runs_of_check(connection, rerun.check_run_id, name, external)
+        found = job_store.runs_of_check(connection, rerun.check_run_id, name, external)
         parsed = checks.parse(name, external)
-        if not runs and parsed is not None and str(rerun.app_id) == service.settings.github_app_id:
-            runs = {parsed}  # the record is past its retention, but only our own App can have made this check
+        if not found and parsed is not None and str(rerun.app_id) == service.settings.github_app_id:
+            # The record is past its retention, but only our own App can have made this check.
+            found = {job_store.Run(parsed[0].lower(), *parsed, rerun.details_url, None)}
+    pages = {run: checks.run_page(web_url, run.repo_name, run.run_id) for run in found}
+    runs = sorted({(run.repo_name, run.run_id) for run in found if run.url == pages[run]})
     outbox.enqueue(
         connection,
         [
             outbox.NewTask(
                 f"rerun:{delivery_id}:{repo}:{run_id}", "rerun", delivery_id, repo, run_id, service.keep_until(now)
             )
-            for repo, run_id in sorted(runs)
+            for repo, run_id in runs
         ],
         now=now,
     )
-    return [{"repo": repo, "run_id": run_id} for repo, run_id in sorted(runs)]
+    give_up_at = now + service.settings.dispatch_retry_seconds
+    elsewhere = sorted({(run.delivery_id, run.repo) for run in found if run.url != pages[run] and run.delivery_id})
+    again = [
+        (sent, repo)
+        for sent, repo in elsewhere
+        if deliveries.send_again(connection, sent, repo, now=now, give_up_at=give_up_at)
+    ]
+    return [
+        *({"repo": repo, "run_id": run_id} for repo, run_id in runs),
+        *({"repo": repo, "dispatched_again": sent} for sent, repo in again),
+    ]
 
 
 def _queue_cancels(service: Service, connection: Connection, delivery_id: str, pr_number: int) -> None:

@@ -1,7 +1,8 @@
 """Workers: lease what is owed, do it, record how it went (spec 2).
 
 A lane does the tasks of some kinds, so that a HUD outage cannot hold up dispatches. A callback hands its HUD task to
-the lane of its own process, already leased; if that process dies, the lease runs out and any worker goes on.
+the lane of its own process, already leased; if that process dies, the lease runs out and any worker goes on. How tasks
+ended is recorded for all lanes together, as many as end at the same time in one transaction.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from sqlalchemy import Connection
@@ -21,7 +23,7 @@ from relay.app.outcome import Again, Dead, Done, Outcome
 from relay.app.service import Service
 from relay.core import retry
 from relay.store import tasks as outbox
-from relay.store.database import StoreUnavailable
+from relay.store.database import Batches, StoreUnavailable
 from relay.store.tasks import Kind, Task
 
 _log = structlog.get_logger(__name__)
@@ -38,6 +40,37 @@ class LaneSpec:
     concurrency: int
 
 
+@dataclass(frozen=True)
+class _End:
+    """How an attempt ended, at which moment, and when the next one may be."""
+
+    task: Task
+    outcome: Outcome
+    at: float
+    not_before: float
+
+
+def _record(owner: str, connection: Connection, ends: list[_End]) -> list[None]:
+    # Tasks last and all in one order, as whoever queues tasks does it; else two transactions could wait for each other.
+    ends = sorted(ends, key=lambda end: end.task.key)
+    for end in ends:
+        # Even where the lease was lost: the effect is there, and the record must say so.
+        if isinstance(end.outcome, Done) and end.outcome.then is not None:
+            end.outcome.then(connection)
+    done = [end for end in ends if isinstance(end.outcome, Done)]
+    if done:
+        outbox.finish(connection, [end.task for end in done], owner=owner, now=max(end.at for end in done))
+    for end in ends:
+        task, outcome = end.task, end.outcome
+        if isinstance(outcome, Again):
+            outbox.postpone(connection, task, owner=owner, not_before=end.not_before, error=outcome.error)
+        elif isinstance(outcome, Dead):
+            held = outbox.bury(connection, task, owner=owner, now=end.at, error=outcome.error)
+            if held and outcome.then is not None:
+                outcome.then(connection)
+    return [None] * len(ends)
+
+
 class Lane:
     """One lane of one process.
 
@@ -45,12 +78,15 @@ class Lane:
         healthy: whether the last attempt got through; callers do not wait for a lane that fails.
     """
 
-    def __init__(self, service: Service, spec: LaneSpec, act: Callable[[Task], Awaitable[Outcome]]):
+    def __init__(
+        self, service: Service, spec: LaneSpec, act: Callable[[Task], Awaitable[Outcome]], records: Batches[_End, None]
+    ):
         self.healthy = True
         self.spec = spec
         self._service = service
         self._act = act
-        self._running: set[asyncio.Task[Outcome]] = set()
+        self._records = records
+        self._running: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._backlog = True  # after a start there may be anything
         self._asked = False  # while tasks run, one of which may be what has to be done again
@@ -66,14 +102,19 @@ class Lane:
         self._asked = bool(self._running)
         self._wake.set()
 
-    def start(self, task: Task) -> asyncio.Task[Outcome]:
-        """Do a task that is leased to this process."""
-        running = asyncio.create_task(self._attempt(task))
+    def start(self, task: Task) -> asyncio.Future[Outcome]:
+        """Do a task that is leased to this process.
+
+        Returns:
+            How it ended: known before that is recorded, except for what is dead, whose consequences are in the store.
+        """
+        known: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        running = asyncio.create_task(self._attempt(task, known))
         self._running.add(running)
         running.add_done_callback(self._ended)
-        return running
+        return known
 
-    def _ended(self, running: asyncio.Task[Outcome]) -> None:
+    def _ended(self, running: asyncio.Task[None]) -> None:
         self._running.discard(running)
         if self._backlog or self._asked:
             # The one that has to be done again may be another of them.
@@ -120,7 +161,7 @@ class Lane:
         for wait in waits:
             wait.cancel()
 
-    async def _attempt(self, task: Task) -> Outcome:
+    async def _attempt(self, task: Task, known: asyncio.Future[Outcome]) -> None:
         service = self._service
         with structlog.contextvars.bound_contextvars(
             task=task.key, kind=task.kind, delivery_id=task.delivery_id, repo=task.repo
@@ -141,37 +182,25 @@ class Lane:
             self.healthy = not isinstance(outcome, Again)
             if isinstance(outcome, Again) and outcome.everybody and outcome.after is not None:
                 self._paused_until = max(self._paused_until, time.monotonic() + outcome.after)
+            if not isinstance(outcome, Dead):
+                known.set_result(outcome)
             await self._record(task, outcome)
-            return outcome
+            if isinstance(outcome, Dead):
+                known.set_result(outcome)
 
     async def _record(self, task: Task, outcome: Outcome) -> None:
-        service = self._service
         now = time.time()
-        owner = service.owner
         wait = 0.0
         if isinstance(outcome, Again):
             wait = max(outcome.after or 0.0, retry.backoff(task.attempts))
             if now + wait > task.give_up_at:
                 outcome = Dead(f"given up after {task.attempts} attempts: {outcome.error}", outcome.given_up)
-
-        def work(connection: Connection) -> bool:
-            if isinstance(outcome, Done):
-                held = outbox.finish(connection, task, owner=owner, now=now)
-            elif isinstance(outcome, Again):
-                return outbox.postpone(connection, task, owner=owner, not_before=now + wait, error=outcome.error)
-            else:
-                held = outbox.bury(connection, task, owner=owner, now=now, error=outcome.error)
-            # Even when the lease was lost: the effect is there, and the record must say so.
-            if outcome.then is not None and (held or isinstance(outcome, Done)):
-                outcome.then(connection)
-            return held
-
         if isinstance(outcome, Again):
             _log.warning("task_failed", error=outcome.error, attempt=task.attempts, retry_in=round(wait, 1))
         elif isinstance(outcome, Dead):
             _log.error("task_dead", error=outcome.error, attempt=task.attempts)
         try:
-            await service.database.run(work)
+            await self._records.run(_End(task, outcome, now, now + wait))
         except StoreUnavailable as error:
             # The lease runs out and the effect is repeated, which its receiver can bear.
             _log.error("task_not_recorded", error=str(error))
@@ -190,13 +219,15 @@ class Workers:
     def __init__(self, service: Service):
         settings = service.settings
         effects = Effects(service)
+        records: Batches[_End, None] = Batches(service.database, partial(_record, service.owner))
         self._service = service
         self.lanes = {
-            spec.name: Lane(service, spec, effects.act)
+            spec.name: Lane(service, spec, effects.act, records)
             for spec in (
                 LaneSpec("dispatch", ("fanout", "dispatch"), settings.worker_concurrency),
-                LaneSpec("hud", ("hud",), settings.other_concurrency),
-                LaneSpec("github", ("check", "rerun", "cancel"), settings.other_concurrency),
+                LaneSpec("hud", ("hud",), settings.worker_concurrency),
+                LaneSpec("checks", ("check",), settings.other_concurrency),
+                LaneSpec("runs", ("rerun", "cancel"), settings.other_concurrency),
             )
         }
 
@@ -219,7 +250,7 @@ class Workers:
         except StoreUnavailable as error:
             _log.warning("leases_not_released", error=str(error))
 
-    async def refusal(self, running: asyncio.Task[Outcome], seconds: float) -> Rejected | None:
+    async def refusal(self, known: asyncio.Future[Outcome], seconds: float) -> Rejected | None:
         """Wait for a HUD delivery just started, but not for long.
 
         Returns:
@@ -227,6 +258,6 @@ class Workers:
         """
         if seconds <= 0:
             return None
-        done, _ = await asyncio.wait({running}, timeout=seconds)
-        outcome = running.result() if done and not running.cancelled() else None
+        done, _ = await asyncio.wait({known}, timeout=seconds)
+        outcome = known.result() if done else None
         return outcome.rejected if isinstance(outcome, Dead) else None

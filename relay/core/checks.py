@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
 from relay.core.transitions import Job
 from relay.wire import Level
@@ -45,6 +46,11 @@ def name(repo: str, workflow: str, job: str) -> str:
 def external_id(run_id: str, pr_number: int) -> str:
     """``<run_id>:<pr>``."""
     return f"{run_id}:{pr_number}"
+
+
+def run_page(web_url: str, repo: str, run_id: str) -> str:
+    """GitHub's page of a workflow run."""
+    return f"{web_url}/{quote(repo)}/actions/runs/{run_id}"
 
 
 def parse(check_name: str, external: str) -> tuple[str, str] | None:

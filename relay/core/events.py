@@ -90,6 +90,7 @@ class Rerun:
     check_run_id: int | None = None
     check_name: str | None = None
     external_id: str | None = None
+    details_url: str | None = None
     app_id: int | None = None
 
 
@@ -237,11 +238,13 @@ def _check_run(payload: dict[str, Any]) -> Decision:
     action = _at(payload, "action", str)
     if action != "rerequested":
         return Ignore(f"check_run action {action[:100]!r} is not used")
+    page = payload["check_run"].get("details_url")
     return Rerun(
         head_sha=_sha(payload, "check_run.head_sha"),
         check_run_id=_at(payload, "check_run.id", int),
         check_name=_at(payload, "check_run.name", str),
         external_id=_at(payload, "check_run.external_id", str),
+        details_url=page if isinstance(page, str) else None,
         app_id=_app(payload["check_run"]),
     )
 

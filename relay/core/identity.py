@@ -165,10 +165,10 @@ def peek(token: str, anchors: dict[str, Issuer]) -> Unverified:
         Refused: not a JWT, another algorithm, no key id, an issuer that the operator does not trust.
     """
     try:
-        header = jwt.get_unverified_header(token)
-        claims = jwt.decode(token, options={"verify_signature": False})
+        unverified = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise Refused(401, f"the token is not a JWT: {str(error)[:200]}", "token") from error
+    header, claims = unverified["header"], unverified["payload"]
     algorithm = header.get("alg")
     if algorithm not in ALGORITHMS:
         raise Refused(

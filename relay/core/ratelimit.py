@@ -33,16 +33,14 @@ class TokenBuckets:
     """One bucket per name, in this process.
 
     Attributes:
-        rate: limit of a name that :meth:`take` is given no other for.
         capacity: names remembered; beyond it the longest unused bucket, by then full again, is forgotten.
     """
 
-    def __init__(self, rate: Rate, capacity: int = 10_000):
-        self.rate = rate
+    def __init__(self, capacity: int = 10_000):
         self.capacity = capacity
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, name: str, now: float, rate: Rate | None = None) -> float:
+    def take(self, name: str, now: float, rate: Rate) -> float:
         """Take one token.
 
         Args:
@@ -52,7 +50,6 @@ class TokenBuckets:
         Returns:
             0 if the call may go on, else the seconds until the next token.
         """
-        rate = rate or self.rate
         tokens, since = self._buckets.pop(name, (rate.burst, now))
         tokens = refill(tokens, since, rate, now)
         wait = 0.0 if tokens >= 1 else (1 - tokens) / rate.per_second

@@ -4,18 +4,23 @@ A unit of work is a function of a connection. On PostgreSQL each one is a transa
 SQLite, which has one writer anyway, a thread collects what is waiting and commits it together: every unit in a
 savepoint, one ``fsync`` for all, and nobody is answered before it. A unit may be run again after a conflict, so it must
 change nothing but the database.
+
+Where many units of one kind come at the same time, :class:`Batches` makes one unit of them, with one statement where
+each would have had its own: on both databases statements cost more than what they do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import queue
+import random
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -23,15 +28,17 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from relay.store.schema import deliveries
 
 T = TypeVar("T")
+U = TypeVar("U")
 Work = Callable[[Connection], T]
 
 MAX_BATCH = 64
 _BUSY_SECONDS = 5
+_TRIES = 4
 _VERSION_TABLE, _TABLE = "alembic_version", deliveries.name
 """Where the schema's version is, which other programs call the same, and a table that every version of it has."""
 _MIGRATION_LOCK = 0x7265_6C61_79  # any number that other users of the same server do not lock
@@ -39,6 +46,11 @@ _MIGRATION_LOCK = 0x7265_6C61_79  # any number that other users of the same serv
 
 class StoreUnavailable(Exception):
     """The database did not do the work. Nothing of it is stored; the caller may try again."""
+
+    @property
+    def concerns_everybody(self) -> bool:
+        """Whether the database itself is in trouble (away, locked, full), rather than this work in a conflict."""
+        return _is_outage(self.__cause__) and not _conflict(self)
 
 
 class NoStoreOfRelay(ValueError):
@@ -139,18 +151,19 @@ class Database:
             raise
 
     def call(self, work: Work[T]) -> T:
-        """Do a unit of work in a transaction of its own, twice if the first one lost a conflict.
+        """Do a unit of work in a transaction of its own, again if it lost a conflict.
 
         Raises:
             StoreUnavailable: as :meth:`transaction`.
         """
-        for last in (False, True):
+        for left in reversed(range(_TRIES)):
             try:
                 with self.transaction() as connection:
                     return work(connection)
             except StoreUnavailable as error:
-                if last or not _conflict(error):
+                if not left or not _conflict(error):
                     raise
+                time.sleep(random.uniform(0, 0.05))  # so that the two do not meet again
         raise AssertionError("unreachable")
 
     async def run(self, work: Work[T]) -> T:
@@ -273,8 +286,12 @@ def _reason(error: Exception) -> str:
     return str(error.orig if isinstance(error, DBAPIError) and error.orig is not None else error).strip()
 
 
+def _is_outage(error: BaseException | None) -> bool:
+    return isinstance(error, (OperationalError, InterfaceError)) or not isinstance(error, DBAPIError)
+
+
 def _conflict(error: StoreUnavailable) -> bool:
-    """Deadlock or serialization failure (SQLSTATE class 40): the same work succeeds on the second try."""
+    """Deadlock or serialization failure (SQLSTATE class 40): the same work succeeds when it is tried again."""
     cause = error.__cause__
     state = getattr(getattr(cause, "orig", None), "sqlstate", None)
     return isinstance(state, str) and state.startswith("40")
@@ -327,7 +344,7 @@ class _Writer:
                 return
 
     def _commit(self, batch: list[tuple[Work[Any], Future[Any]]]) -> None:
-        """All in one transaction; if the database itself fails, each alone, so that one cannot take others along."""
+        """All in one transaction; if one of them spoils it, each alone, so that it cannot take others along."""
         results: list[tuple[Future[Any], Any, BaseException | None]] = []
         try:
             with self._engine.begin() as connection:
@@ -343,16 +360,94 @@ class _Writer:
                         results.append((future, None, error))
                     connection.exec_driver_sql("RELEASE unit")
         except Exception as error:
-            if len(batch) > 1:
+            if len(batch) > 1 and not (isinstance(error, SQLAlchemyError) and _is_outage(error)):
                 for item in batch:
                     self._commit([item])
                 return
             failure = StoreUnavailable(_reason(error)) if isinstance(error, SQLAlchemyError) else error
             if failure is not error:
                 failure.__cause__ = error
-            results = [(batch[0][1], None, failure)]
+            results = [(future, None, failure) for _, future in batch]
         for future, result, failure_or_none in results:
             if failure_or_none is None:
                 future.set_result(result)
             else:
                 future.set_exception(failure_or_none)
+
+
+class Batches(Generic[U, T]):
+    """Units of one kind that share a transaction: what comes while a batch commits is the next batch.
+
+    A lone unit is not held up for others. Everything happens in one event loop.
+
+    Args:
+        work: does units in one transaction; gives each one's result, in their order.
+        key: units of one key never meet in a batch, so that each sees what the one before it did.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        work: Callable[[Connection, list[U]], list[T]],
+        *,
+        key: Callable[[U], Hashable] | None = None,
+    ):
+        self._database = database
+        self._work = work
+        self._key = key
+        self._waiting: list[tuple[U, asyncio.Future[T]]] = []
+        self._committing: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """Units that wait for their batch."""
+        return len(self._waiting)
+
+    async def run(self, unit: U) -> T:
+        """Do a unit; it is durable when this returns.
+
+        Raises:
+            StoreUnavailable: nothing of it is stored.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((unit, future))
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit_all())
+        return await future
+
+    async def _commit_all(self) -> None:
+        try:
+            while self._waiting:
+                await self._commit(self._next())
+        finally:
+            self._committing = None
+
+    def _next(self) -> list[tuple[U, asyncio.Future[T]]]:
+        batch: list[tuple[U, asyncio.Future[T]]] = []
+        later: list[tuple[U, asyncio.Future[T]]] = []
+        keys: set[Hashable] = set()
+        for item in self._waiting:
+            key = object() if self._key is None else self._key(item[0])
+            if len(batch) == MAX_BATCH or key in keys:
+                later.append(item)
+            else:
+                batch.append(item)
+            keys.add(key)
+        self._waiting = later
+        return batch
+
+    async def _commit(self, batch: list[tuple[U, asyncio.Future[T]]]) -> None:
+        units = [unit for unit, _ in batch]
+        try:
+            results = await self._database.run(lambda connection: self._work(connection, units))
+        except Exception as error:
+            if len(batch) > 1 and not (isinstance(error, StoreUnavailable) and error.concerns_everybody):
+                for item in batch:  # one that the database cannot take must not take the others along
+                    await self._commit([item])
+                return
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():
+                future.set_result(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -143,6 +144,22 @@ def replay(connection: Connection, delivery_id: str, *, now: float, give_up_at: 
     return Receipt(False, len(rows), len(failed))
 
 
+def send_again(connection: Connection, delivery_id: str, repo: str, *, now: float, give_up_at: float) -> bool:
+    """Queue a dispatch that was sent before.
+
+    Returns:
+        Whether there is one that is not under way anyway.
+    """
+    again = connection.execute(
+        update(dispatches)
+        .where(dispatches.c.delivery_id == delivery_id, dispatches.c.repo == repo, dispatches.c.state != "pending")
+        .values(state="pending", error=None)
+    )
+    if again.rowcount:
+        outbox.enqueue(connection, [_task(delivery_id, repo, give_up_at)], now=now)
+    return bool(again.rowcount)
+
+
 _FIND = (
     select(
         dispatches.c.delivery_id,
@@ -161,23 +178,33 @@ _FIND = (
         deliveries.c.head_sha,
     )
     .join(deliveries, deliveries.c.id == dispatches.c.delivery_id)
-    .where(dispatches.c.delivery_id == bindparam("wanted"), dispatches.c.repo == bindparam("whose"))
+    # Pairs, "(a, b) IN …", would make SQLite read the whole table.
+    .where(
+        dispatches.c.delivery_id.in_(bindparam("ids", expanding=True)),
+        dispatches.c.repo.in_(bindparam("repos", expanding=True)),
+    )
 )
+_MESSAGES = select(deliveries.c.id, deliveries.c.message).where(deliveries.c.id.in_(bindparam("ids", expanding=True)))
 
 
-def find(connection: Connection, delivery_id: str, repo: str) -> Dispatch | None:
-    """The dispatch of a delivery to a repository (name in any case)."""
-    row = connection.execute(_FIND, {"wanted": delivery_id, "whose": repo.lower()}).first()
-    if row is None:
-        return None
-    fields = dict(row._mapping)
-    return Dispatch(**{**fields, "paths": tuple(json.loads(fields["paths"] or "[]"))})
+def find(connection: Connection, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], Dispatch]:
+    """Those of these dispatches that are on record, by delivery id and repository in lower case."""
+    if not wanted:
+        return {}
+    found = {}
+    ids, repos = ({pair[place] for pair in wanted} for place in (0, 1))
+    for row in connection.execute(_FIND, {"ids": list(ids), "repos": list(repos)}):
+        if (row.delivery_id, row.repo) in wanted:
+            fields = dict(row._mapping)
+            paths = tuple(json.loads(fields["paths"] or "[]"))
+            found[row.delivery_id, row.repo] = Dispatch(**{**fields, "paths": paths})
+    return found
 
 
-def message(connection: Connection, delivery_id: str) -> str | None:
-    """The stored ``client_payload`` as JSON."""
-    text: str | None = connection.scalar(select(deliveries.c.message).where(deliveries.c.id == delivery_id))
-    return text
+def messages(connection: Connection, delivery_ids: Collection[str]) -> dict[str, str]:
+    """The stored ``client_payload`` of those of these deliveries that are on record, as JSON."""
+    rows = connection.execute(_MESSAGES, {"ids": list(delivery_ids)})
+    return {row.id: row.message for row in rows}
 
 
 def mark(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,30 @@ class Check:
     github_id: int | None
 
 
+@dataclass(frozen=True)
+class Next:
+    """A job as it is to be stored.
+
+    Attributes:
+        deadline: when the sweeper takes it, if it is unfinished.
+        report: HUD's report of it, for the sweeper, if it is unfinished.
+    """
+
+    identity: Identity
+    job: Job
+    deadline: float | None = None
+    report: str | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the upstream PR should show of a job; ``opened``: as :func:`relay.core.checks.gate_open`."""
+
+    identity: Identity
+    job: Job
+    opened: bool
+
+
 _CHANGES = ("rejected", "deadline", "report", "url", "level")
 """What a report may change about a job, besides its state."""
 
@@ -81,7 +106,7 @@ def _known(row: Row[Any]) -> Known:
     )
 
 
-_HOLD = select(jobs).where(jobs.c.key == bindparam("wanted")).with_for_update()
+_HOLD = select(jobs).where(jobs.c.key.in_(bindparam("wanted", expanding=True))).order_by(jobs.c.key).with_for_update()
 _SAVE = (
     update(jobs)
     .where(jobs.c.key == bindparam("wanted"))
@@ -89,29 +114,53 @@ _SAVE = (
 )
 
 
-def hold(connection: Connection, key: str) -> Known | None:
-    """Read a job and keep others from changing it until the transaction ends."""
-    row = connection.execute(_HOLD, {"wanted": key}).first()
-    return None if row is None else _known(row)
+def hold(connection: Connection, keys: Collection[str]) -> dict[str, Known]:
+    """Read jobs and keep others from changing them until the transaction ends; those that there are, by key."""
+    return {row.key: _known(row) for row in connection.execute(_HOLD, {"wanted": list(keys)})}
 
 
-def create(
-    connection: Connection, identity: Identity, job: Job, *, now: float, deadline: float | None, report: str | None
-) -> bool:
-    """Store a job's first report.
+def create(connection: Connection, news: Collection[Next], *, now: float) -> set[str]:
+    """Store the first reports of jobs.
 
     Returns:
-        ``False`` if another report came first; read it with :func:`hold` and decide anew.
+        The keys that are new. For another one another report came first: :func:`hold` it and decide anew.
     """
+    if not news:
+        return set()
     statement = insert(connection, jobs).on_conflict_do_nothing().returning(jobs.c.key)
-    first = {"rejected": False, "deadline": deadline, "report": report, "created_at": now}
-    return connection.execute(statement, {**vars(identity), **vars(job), **first}).first() is not None
+    rows = [
+        {
+            **vars(new.identity),
+            **vars(new.job),
+            "rejected": False,
+            "deadline": new.deadline,
+            "report": new.report,
+            "created_at": now,
+        }
+        # In one order everywhere, or two transactions could wait for each other.
+        for new in sorted(news, key=lambda new: new.identity.key)
+    ]
+    return set(connection.execute(statement, rows).scalars())
 
 
-def save(connection: Connection, identity: Identity, job: Job, *, deadline: float | None, report: str | None) -> None:
-    """Store the next state of a job that :func:`hold` holds."""
-    changes = (False, deadline, report, identity.url, identity.level)
-    connection.execute(_SAVE, {"wanted": identity.key, **vars(job), **dict(zip(_CHANGES, changes, strict=True))})
+def save(connection: Connection, changed: Collection[Next]) -> None:
+    """Store the next states of jobs that :func:`hold` holds."""
+    if changed:
+        connection.execute(
+            _SAVE,
+            [
+                {
+                    "wanted": new.identity.key,
+                    **vars(new.job),
+                    "rejected": False,
+                    "deadline": new.deadline,
+                    "report": new.report,
+                    "url": new.identity.url,
+                    "level": new.identity.level,
+                }
+                for new in changed
+            ],
+        )
 
 
 def reject(connection: Connection, key: str) -> None:
@@ -137,10 +186,21 @@ def running(connection: Connection, pr_number: int) -> list[Identity]:
     return [_known(row).identity for row in rows]
 
 
-def gate(connection: Connection, pr_number: int) -> tuple[str, ...]:
-    """Devices whose checks a PR's labels ask for."""
-    text = connection.scalar(select(gates.c.devices).where(gates.c.pr_number == pr_number))
-    return () if text is None else tuple(json.loads(text))
+_GATES = select(gates.c.pr_number, gates.c.devices).where(gates.c.pr_number.in_(bindparam("numbers", expanding=True)))
+
+
+def wishes(connection: Connection, reported: Iterable[tuple[Identity, Job]]) -> list[Wish]:
+    """What the PRs of these jobs should show, as far as their repositories' levels let them show anything."""
+    shown = [pair for pair in reported if pair[0].pr_number is not None and pair[0].level in {"L3", "L4"}]
+    numbers = {identity.pr_number for identity, _ in shown if identity.level == "L3"}
+    devices = {}
+    if numbers:
+        rows = connection.execute(_GATES, {"numbers": list(numbers)})
+        devices = {row.pr_number: tuple(json.loads(row.devices)) for row in rows}
+    return [
+        Wish(one, job, core_checks.gate_open(one.level, one.device, devices.get(one.pr_number, ())))
+        for one, job in shown
+    ]
 
 
 def set_gate(connection: Connection, wanted: Gate, *, now: float) -> bool:
@@ -189,51 +249,65 @@ def gated_jobs(connection: Connection, pr_number: int, head_sha: str) -> list[Kn
     return list(latest.values())
 
 
-def show_on_pr(
-    connection: Connection, identity: Identity, job: Job, *, opened: bool, now: float, give_up_at: float
-) -> bool:
-    """Wish for what the upstream PR should show of a job, and queue the writing of it.
+def show_on_pr(connection: Connection, wanted: Collection[Wish], *, now: float, give_up_at: float) -> bool:
+    """Store what upstream PRs should show of jobs, and queue the writing of it.
 
     Returns:
         Whether there is anything to write.
     """
-    if identity.pr_number is None:
+    if not wanted:
         return False
-    row = connection.execute(select(checks).where(checks.c.job_key == identity.key).with_for_update()).first()
-    shown = None if row is None else CheckState(row.status, row.conclusion, row.title, row.summary)
-    state = core_checks.desired(job, identity.repo_name, opened=opened, shown=shown)
-    if state is None:
-        return False
-    if row is None:
-        connection.execute(
-            insert(connection, checks)
-            .values(
-                job_key=identity.key,
-                repo=identity.repo,
-                repo_name=identity.repo_name,
-                run_id=identity.run_id,
-                head_sha=identity.head_sha,
-                name=core_checks.name(identity.repo_name, identity.workflow, identity.job_name),
-                external_id=core_checks.external_id(identity.run_id, identity.pr_number),
-                details_url=identity.url,
-                **vars(state),
-                version=1,
-                written_version=0,
-                created_at=now,
+    keys = [wish.identity.key for wish in wanted]
+    rows = {row.job_key: row for row in connection.execute(_HOLD_CHECKS, {"keys": keys})}
+    new, changed, owed = [], [], []
+    for wish in wanted:
+        one, row = wish.identity, rows.get(wish.identity.key)
+        shown = None if row is None else CheckState(row.status, row.conclusion, row.title, row.summary)
+        state = core_checks.desired(wish.job, one.repo_name, opened=wish.opened, shown=shown)
+        if state is None or one.pr_number is None:
+            continue
+        if row is None:
+            new.append(
+                {
+                    "job_key": one.key,
+                    "repo": one.repo,
+                    "repo_name": one.repo_name,
+                    "run_id": one.run_id,
+                    "head_sha": one.head_sha,
+                    "name": core_checks.name(one.repo_name, one.workflow, one.job_name),
+                    "external_id": core_checks.external_id(one.run_id, one.pr_number),
+                    "details_url": one.url,
+                    **vars(state),
+                    "version": 1,
+                    "written_version": 0,
+                    "created_at": now,
+                }
             )
-            .on_conflict_do_nothing()
-        )
-    else:
-        connection.execute(
-            update(checks)
-            .where(checks.c.job_key == identity.key)
-            .values(**vars(state), version=checks.c.version + 1, details_url=identity.url)
-        )
-    task = outbox.NewTask(
-        f"check:{identity.key}", "check", identity.delivery_id, identity.repo, identity.key, give_up_at
+        else:
+            changed.append({"wanted": one.key, **vars(state), "details_url": one.url})
+        owed.append(outbox.NewTask(f"check:{one.key}", "check", one.delivery_id, one.repo, one.key, give_up_at))
+    if new:
+        connection.execute(insert(connection, checks).on_conflict_do_nothing(), new)
+    if changed:
+        connection.execute(_CHANGE_CHECK, changed)
+    outbox.enqueue(connection, owed, now=now)
+    return bool(owed)
+
+
+_HOLD_CHECKS = (
+    select(checks)
+    .where(checks.c.job_key.in_(bindparam("keys", expanding=True)))
+    .order_by(checks.c.job_key)
+    .with_for_update()
+)
+_CHANGE_CHECK = (
+    update(checks)
+    .where(checks.c.job_key == bindparam("wanted"))
+    .values(
+        {name: bindparam(name) for name in (*CheckState.__dataclass_fields__, "details_url")}
+        | {"version": checks.c.version + 1}
     )
-    outbox.enqueue(connection, [task], now=now)
-    return True
+)
 
 
 def _check(row: Row[Any]) -> Check:
@@ -243,10 +317,12 @@ def _check(row: Row[Any]) -> Check:
     return Check(state=state, **{name: fields[name] for name in names})
 
 
-def check(connection: Connection, job_key: str) -> Check | None:
-    """The check of a job."""
-    row = connection.execute(select(checks).where(checks.c.job_key == job_key)).first()
-    return None if row is None else _check(row)
+_CHECKS = select(checks).where(checks.c.job_key.in_(bindparam("keys", expanding=True)))
+
+
+def checks_of(connection: Connection, job_keys: Collection[str]) -> dict[str, Check]:
+    """The checks of jobs, by job key."""
+    return {row.job_key: _check(row) for row in connection.execute(_CHECKS, {"keys": list(job_keys)})}
 
 
 def check_written(connection: Connection, job_key: str, *, version: int, github_id: int) -> None:
@@ -266,20 +342,31 @@ def github_ids(connection: Connection, head_sha: str) -> set[int]:
     return {number for number in rows if number is not None}
 
 
-def runs_of_check(connection: Connection, github_id: int, name: str, external_id: str) -> set[tuple[str, str]]:
-    """Downstream repository and run id behind a check run."""
-    rows = connection.execute(
-        select(checks.c.repo_name, checks.c.run_id).where(
-            or_(checks.c.github_id == github_id, and_(checks.c.name == name, checks.c.external_id == external_id))
-        )
-    )
-    return {(repo, run_id) for repo, run_id in rows}
+@dataclass(frozen=True)
+class Run:
+    """A downstream run behind a check; ``delivery_id`` is what it was started by, if that is still on record."""
+
+    repo: str
+    repo_name: str
+    run_id: str
+    url: str | None
+    delivery_id: str | None
 
 
-def runs_of_commit(connection: Connection, head_sha: str) -> set[tuple[str, str]]:
-    """Downstream repository and run id of every check on a commit."""
-    rows = connection.execute(select(checks.c.repo_name, checks.c.run_id).where(checks.c.head_sha == head_sha))
-    return {(repo, run_id) for repo, run_id in rows}
+_RUNS = select(checks.c.repo, checks.c.repo_name, checks.c.run_id, checks.c.details_url, jobs.c.delivery_id).join(
+    jobs, jobs.c.key == checks.c.job_key, isouter=True
+)
+
+
+def runs_of_check(connection: Connection, github_id: int, name: str, external_id: str) -> set[Run]:
+    """The runs behind a check run."""
+    ours = or_(checks.c.github_id == github_id, and_(checks.c.name == name, checks.c.external_id == external_id))
+    return {Run(*row) for row in connection.execute(_RUNS.where(ours))}
+
+
+def runs_of_commit(connection: Connection, head_sha: str) -> set[Run]:
+    """The runs behind every check on a commit."""
+    return {Run(*row) for row in connection.execute(_RUNS.where(checks.c.head_sha == head_sha))}
 
 
 def forget(connection: Connection, *, before: float) -> int:

@@ -6,6 +6,7 @@ key names the effect: queueing it twice is queueing it once.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -56,7 +57,6 @@ class Task:
     subject: str
     data: str | None
     attempts: int
-    created_at: float
     give_up_at: float
 
 
@@ -69,7 +69,6 @@ _FIELDS = (
     tasks.c.subject,
     tasks.c.data,
     tasks.c.attempts,
-    tasks.c.created_at,
     tasks.c.give_up_at,
 )
 
@@ -99,21 +98,32 @@ def _enqueue(connection: Connection) -> Any:
 _ENQUEUE: dict[str, Any] = {}
 
 
-def enqueue(connection: Connection, new: list[NewTask], *, now: float) -> None:
+def enqueue(connection: Connection, new: Collection[NewTask], *, now: float) -> None:
     """Owe effects. A known key that is done or dead becomes ready again; one at work is marked to be done again."""
     if new:
-        connection.execute(_enqueue(connection), [_row(task, now) for task in new])
+        connection.execute(_enqueue(connection), [_row(task, now) for task in _in_order(new)])
 
 
-def enqueue_leased(connection: Connection, new: NewTask, *, now: float, owner: str, lease_until: float) -> Task | None:
-    """As :func:`enqueue`, for a worker that does it at once.
+def enqueue_leased(
+    connection: Connection, new: Collection[NewTask], *, now: float, owner: str, lease_until: float
+) -> dict[str, Task]:
+    """As :func:`enqueue`, for a worker that does them at once.
 
     Returns:
-        The task, leased to this worker; ``None`` if it is being done, and will be done again.
+        The tasks that are leased to this worker, by key. One that is missing is being done, and will be done again.
     """
-    row = {**_row(new, now), "state": "leased", "attempts": 1, "lease_owner": owner, "lease_until": lease_until}
-    held = connection.execute(_enqueue(connection).returning(*_FIELDS, tasks.c.again), row).one()
-    return None if held.again else Task(*held[:-1])
+    if not new:
+        return {}
+    lease = {"state": "leased", "attempts": 1, "lease_owner": owner, "lease_until": lease_until}
+    rows = [{**_row(task, now), **lease} for task in _in_order(new)]
+    statement = _enqueue(connection).returning(tasks.c.key, tasks.c.id, tasks.c.again)
+    held = {row.key: row for row in connection.execute(statement, rows)}
+    return {task.key: Task(id=held[task.key].id, attempts=1, **vars(task)) for task in new if not held[task.key].again}
+
+
+def _in_order(new: Collection[NewTask]) -> list[NewTask]:
+    """By key: in another order in each transaction, two could wait for each other."""
+    return sorted(new, key=lambda task: task.key)
 
 
 def _row(task: NewTask, now: float) -> dict[str, Any]:
@@ -174,7 +184,11 @@ _mine = and_(tasks.c.id == bindparam("task_id"), tasks.c.lease_owner == bindpara
 
 _FINISH = (
     update(tasks)
-    .where(_mine)
+    .where(
+        tasks.c.id.in_(bindparam("task_ids", expanding=True)),
+        tasks.c.lease_owner == bindparam("owner"),
+        tasks.c.state == "leased",
+    )
     .values(
         state=case((tasks.c.again, "ready"), else_="done"),
         data=case((tasks.c.again, tasks.c.data), else_=None),
@@ -189,18 +203,21 @@ _FINISH = (
 )
 
 
-def finish(connection: Connection, task: Task, *, owner: str, now: float) -> bool:
-    """The effect is there. A task that was queued anew meanwhile becomes ready again.
+def finish(connection: Connection, done: Collection[Task], *, owner: str, now: float) -> int:
+    """These effects are there. A task that was queued anew meanwhile becomes ready again.
 
     Returns:
-        Whether the lease was still ours; if not, another worker has the task and decides.
+        How many were still leased to us; another worker has the others and decides.
     """
-    return connection.execute(_FINISH, {"task_id": task.id, "owner": owner, "moment": now}).rowcount == 1
+    if not done:
+        return 0
+    ids = [task.id for task in done]
+    return int(connection.execute(_FINISH, {"task_ids": ids, "owner": owner, "moment": now}).rowcount)
 
 
-def postpone(connection: Connection, task: Task, *, owner: str, not_before: float, error: str) -> bool:
-    """The effect failed for now. Returns as :func:`finish`."""
-    result = connection.execute(
+def postpone(connection: Connection, task: Task, *, owner: str, not_before: float, error: str) -> None:
+    """The effect failed for now."""
+    connection.execute(
         update(tasks)
         .where(_mine)
         .values(
@@ -208,7 +225,6 @@ def postpone(connection: Connection, task: Task, *, owner: str, not_before: floa
         ),
         {"task_id": task.id, "owner": owner},
     )
-    return result.rowcount == 1
 
 
 def bury(connection: Connection, task: Task, *, owner: str, now: float, error: str) -> bool:

@@ -22,20 +22,8 @@ _HERE = Path(__file__).parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parents[1] / "benchmarks" / "relay")]
 
 from postgres_cluster import PostgresCluster
-from relay_parts import (
-    ALLOWLIST,
-    TRUST,
-    GitHubApi,
-    Key,
-    Minter,
-    Peer,
-    Process,
-    Running,
-    free_port,
-    issuer,
-    settings_for,
-    wait_for,
-)
+from relay_parts import ALLOWLIST, GitHubApi, Key, Minter, Peer, Running, issuer, settings_for
+from relay_site import TRUST, Process, free_port, wait_for
 
 from relay.app.settings import load
 

@@ -7,13 +7,10 @@ import contextlib
 import hashlib
 import json
 import re
-import signal
 import socket
-import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,33 +23,19 @@ import jwt
 import pytest
 import uvicorn
 from cryptography.hazmat.primitives import serialization
+from relay_site import BASE, HEAD, TRUST, UPSTREAM, wait_for
 
 from relay.app.api import create_app
 from relay.app.settings import Settings
 from relay.core.signature import sign
 
-UPSTREAM = "pytorch/pytorch"
 WEBHOOK_SECRET = "webhook-secret-of-the-tests"
 HUD_KEY = "hud-key-of-the-tests"
 AUDIENCE = "pytorch-cross-repo-ci-relay"
-HEAD = "a" * 40
-BASE = "b" * 40
-TRUST = httpx.create_ssl_context()  # costs 0.1 s to make; plain HTTP never looks at it
 NODE = Path(__file__).parents[1] / "node" / "node_modules" / "@octokit"
 
 sqlite_only = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """For tests in which the database plays no part."""
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 20, what: str = "") -> Any:
-    """Poll until the condition is true; its value."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"did not happen within {seconds} s: {what or condition}"
-        time.sleep(0.02)
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
@@ -453,28 +436,6 @@ class Minter:
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
-def pull_request(
-    action: str = "opened", number: int = 7, head: str = HEAD, labels: tuple[str, ...] = (), **more: Any
-) -> dict[str, Any]:
-    """A pull_request event, as far as the relay reads it; the recorded examples test the full shape."""
-    return {
-        "action": action,
-        "number": number,
-        "repository": {"full_name": UPSTREAM},
-        "pull_request": {
-            "number": number,
-            "title": "Improve conv2d backward",
-            "body": "text",
-            "user": {"login": "octocat"},
-            "labels": [{"name": name} for name in labels],
-            "updated_at": more.pop("updated_at", "2026-01-01T00:00:00Z"),
-            "head": {"sha": head, "ref": "topic", "repo": {"full_name": "octocat/pytorch"}},
-            "base": {"sha": BASE, "ref": "main", "repo": {"full_name": UPSTREAM}},
-        },
-        **more,
-    }
-
-
 def push(ref: str = "refs/heads/main", after: str = HEAD, **more: Any) -> dict[str, Any]:
     return {
         "ref": ref,
@@ -485,22 +446,6 @@ def push(ref: str = "refs/heads/main", after: str = HEAD, **more: Any) -> dict[s
         "repository": {"full_name": UPSTREAM},
         **more,
     }
-
-
-def report(client_payload: dict[str, Any], status: str = "in_progress", **workflow: Any) -> dict[str, Any]:
-    """A callback's body from a dispatched client_payload."""
-    fields = {
-        "schema_version": "1",
-        "status": status,
-        "name": "CI",
-        "url": "https://example.invalid/run",
-        "run_id": "123",
-        "run_attempt": "1",
-        "job_name": "build",
-    }
-    if status == "completed":
-        fields |= {"conclusion": "success", "test_results": {"passed": 42, "failed": 0, "skipped": 5}}
-    return {**client_payload, "workflow": {**fields, **workflow}}
 
 
 def dispatch_of(peer: Peer, repo: str, delivery: str | None = None) -> dict[str, Any]:
@@ -514,23 +459,3 @@ def dispatch_of(peer: Peer, repo: str, delivery: str | None = None) -> dict[str,
         return None
 
     return wait_for(find, what=f"{repo} gets a dispatch")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@dataclass
-class Process:
-    """``relay serve`` or ``relay worker`` as its own process."""
-
-    popen: subprocess.Popen[bytes]
-    url: str
-    log: Path
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        if self.popen.poll() is None:
-            self.popen.send_signal(number)
-        self.popen.wait(30)

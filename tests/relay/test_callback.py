@@ -12,19 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from relay_parts import (
-    HEAD,
-    UPSTREAM,
-    Minter,
-    Peer,
-    Running,
-    dispatch_of,
-    pull_request,
-    push,
-    report,
-    sqlite_only,
-    wait_for,
-)
+from relay_parts import Minter, Peer, Running, dispatch_of, push, sqlite_only
+from relay_site import HEAD, UPSTREAM, pull_request, report, wait_for
 
 from relay.app import sweeper
 

@@ -5,23 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from relay_parts import (
-    HEAD,
-    UPSTREAM,
-    GitHubApi,
-    Minter,
-    Peer,
-    Running,
-    dispatch_of,
-    pull_request,
-    report,
-    sqlite_only,
-    wait_for,
-)
+from relay_parts import PIPELINE, GitHubApi, Key, Minter, Peer, Running, dispatch_of, sqlite_only
+from relay_site import HEAD, UPSTREAM, pull_request, report, wait_for
 
 from relay.core import checks
 from relay.core.transitions import Job
@@ -48,15 +38,16 @@ class Backend:
         answer = self.relay.callback(self.mint.token("org3/repo3"), report(self.payload, status, **workflow))
         assert answer.status_code == 200, answer.text
 
+    @staticmethod
+    def idle(relay: Running) -> bool:
+        """Whether a relay owes nothing."""
+        with relay.database.engine.connect() as connection:
+            query = "SELECT 1 FROM tasks WHERE state IN ('ready', 'leased')"
+            return not connection.exec_driver_sql(query).first()
+
     def settle(self) -> list[dict[str, Any]]:
         """The PR's checks once nothing is owed any more."""
-
-        def idle() -> bool:
-            with self.relay.database.engine.connect() as connection:
-                query = "SELECT 1 FROM tasks WHERE state IN ('ready', 'leased')"
-                return not connection.exec_driver_sql(query).first()
-
-        wait_for(idle)
+        wait_for(lambda: self.idle(self.relay))
         return [self.peer.checks[number] for number in sorted(self.peer.checks)]
 
 
@@ -247,11 +238,38 @@ def test_1_7_checks_that_are_not_ours(relay: Running, peer: Peer) -> None:
     foreign = {"id": 5, "name": "lint", "external_id": ""}
     assert relay.webhook("check_run", rerequested("check_run", foreign)).json()["ignored"] is True
     named_like_ours = {"id": 5, "name": "crcr/org3/repo3/CI/build", "external_id": "11:7"}
-    other_app = rerequested("check_run", named_like_ours, app={"id": 1})
+    page = f"{relay.settings.web_url}/org3/repo3/actions/runs/11"
+    other_app = rerequested("check_run", named_like_ours, app={"id": 1}, details_url=page)
     assert relay.webhook("check_run", other_app).json()["ignored"] is True
     # Older than the retention, but made by our own App.
-    answer = relay.webhook("check_run", rerequested("check_run", named_like_ours))
+    answer = relay.webhook("check_run", rerequested("check_run", named_like_ours, details_url=page))
     assert answer.json()["reruns"] == [{"repo": "org3/repo3", "run_id": "11"}]
+    of_another_ci = rerequested("check_run", named_like_ours, details_url="https://buildkite.com/org3/builds/11")
+    assert relay.webhook("check_run", of_another_ci).json()["ignored"] is True, "nobody knows which dispatch it was"
+
+
+def test_1_7_a_rerequested_run_of_another_ci_gets_its_dispatch_again(
+    start: Callable[..., Running], peer: Peer, rsa_key: Key, allowlist_file: Path
+) -> None:
+    """GitHub could not re-run it: the id is another CI's."""
+    allowlist_file.write_text("L4: [org2/repo2]\n")
+    relay = start()
+    relay.webhook("pull_request", pull_request(), delivery="d-1")
+    organization, pipeline = PIPELINE.split("/")
+    token = Minter("https://agent.buildkite.com", rsa_key).token(
+        None, organization_id=organization, pipeline_id=pipeline, build_branch="main"
+    )
+    body = report(dispatch_of(peer, "org2/repo2"), "completed", conclusion="failure")
+    assert relay.callback(token, body).status_code == 200
+    (check,) = wait_for(lambda: list(peer.checks.values()))
+    wait_for(lambda: Backend.idle(relay))
+    answer = relay.webhook("check_run", rerequested("check_run", check), delivery="again")
+    assert answer.json()["reruns"] == [{"repo": "org2/repo2", "dispatched_again": "d-1"}]
+    first, second = wait_for(lambda: len(peer.dispatched()) == 2 and peer.dispatched())
+    assert first.body == second.body, "the same dispatch, which the backend's bridge starts a build for"
+    wait_for(lambda: Backend.idle(relay))
+    assert not peer.made("POST", "/repos/.+/rerun-failed-jobs")
+    assert relay.callback(token, {**body, "workflow": {**body["workflow"], "run_id": "124"}}).status_code == 200
 
 
 @pytest.mark.parametrize("conclusion", ["startup_failure", "stale", None])

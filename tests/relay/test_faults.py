@@ -19,21 +19,8 @@ from typing import Any
 import httpx
 import pytest
 from postgres_cluster import PostgresCluster
-from relay_parts import (
-    TRUST,
-    WEBHOOK_SECRET,
-    Minter,
-    Peer,
-    Process,
-    Running,
-    dispatch_of,
-    pull_request,
-    push,
-    report,
-    settings_for,
-    sqlite_only,
-    wait_for,
-)
+from relay_parts import WEBHOOK_SECRET, Minter, Peer, Running, dispatch_of, push, settings_for, sqlite_only
+from relay_site import TRUST, Process, pull_request, report, wait_for
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 

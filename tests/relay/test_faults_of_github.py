@@ -38,7 +38,7 @@ def tasks(site: Site) -> dict[str, sqlite3.Row]:
 
 
 def announce(relay_url: str, delivery: str) -> None:
-    body = json.dumps(pull_request(1, "a" * 40)).encode()
+    body = json.dumps(pull_request()).encode()
     headers = {
         "X-GitHub-Event": "pull_request",
         "X-GitHub-Delivery": delivery,

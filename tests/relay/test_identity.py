@@ -15,20 +15,8 @@ import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-from relay_parts import (
-    AUDIENCE,
-    PIPELINE,
-    Key,
-    Minter,
-    Peer,
-    Running,
-    dispatch_of,
-    issuer,
-    pull_request,
-    report,
-    sqlite_only,
-    wait_for,
-)
+from relay_parts import AUDIENCE, PIPELINE, Key, Minter, Peer, Running, dispatch_of, issuer, sqlite_only
+from relay_site import pull_request, report, wait_for
 
 Forge = Callable[["Forger"], str]
 

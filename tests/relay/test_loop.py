@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relay_parts import HEAD, Minter, Peer, Running, dispatch_of, pull_request, push, report, wait_for
+from relay_parts import Minter, Peer, Running, dispatch_of, push
+from relay_site import HEAD, pull_request, report, wait_for
 
 from relay.wire import run_key
 from relay.wire.ticket import verify_ticket

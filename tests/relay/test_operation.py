@@ -14,20 +14,8 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from relay_parts import (
-    HUD_KEY,
-    WEBHOOK_SECRET,
-    Key,
-    Minter,
-    Peer,
-    Process,
-    Running,
-    dispatch_of,
-    pull_request,
-    report,
-    sqlite_only,
-    wait_for,
-)
+from relay_parts import HUD_KEY, WEBHOOK_SECRET, Key, Minter, Peer, Running, dispatch_of, sqlite_only
+from relay_site import Process, pull_request, report, wait_for
 
 from relay.app.settings import ConfigurationError, load
 from relay.store import tasks as outbox
@@ -75,9 +63,9 @@ def test_a_lease_is_exclusive_until_it_runs_out(database: Database) -> None:
     assert database.call(lambda connection: outbox.lease(connection, owner="three", now=5, **lease)) == []
     third = database.call(lambda connection: outbox.lease(connection, owner="three", now=12, **lease))
     assert [task.attempts for task in third] == [2] * 6
-    held = database.call(lambda connection: outbox.finish(connection, third[0], owner="one", now=12))
-    assert held is False, "whose lease ran out does not finish another's task"
-    assert database.call(lambda connection: outbox.finish(connection, third[0], owner="three", now=12)) is True
+    held = database.call(lambda connection: outbox.finish(connection, [third[0]], owner="one", now=12))
+    assert held == 0, "whose lease ran out does not finish another's task"
+    assert database.call(lambda connection: outbox.finish(connection, [third[0]], owner="three", now=12)) == 1
 
 
 def test_queueing_twice_is_queueing_once_and_never_loses_a_wish(database: Database) -> None:
@@ -91,7 +79,7 @@ def test_queueing_twice_is_queueing_once_and_never_loses_a_wish(database: Databa
         lambda connection: outbox.lease(connection, ("hud",), owner="w", now=2, seconds=60, limit=5)
     )
     database.call(lambda connection: outbox.enqueue(connection, [new("x", data="newer")], now=3))
-    assert database.call(lambda connection: outbox.finish(connection, task, owner="w", now=4))
+    assert database.call(lambda connection: outbox.finish(connection, [task], owner="w", now=4)) == 1
     assert counts() == {("hud", "ready"): 1}, "the wish that came during the work is still owed"
     (task,) = database.call(
         lambda connection: outbox.lease(connection, ("hud",), owner="w", now=5, seconds=60, limit=5)
@@ -190,7 +178,7 @@ def test_no_secret_in_logs(
 ) -> None:
     """Everything goes wrong once, at the most talkative level; no secret is among the words."""
     import httpx
-    from relay_parts import TRUST
+    from relay_site import TRUST
 
     from relay.core.signature import sign
 
@@ -264,6 +252,7 @@ def test_the_report_command_needs_no_server_library() -> None:
         "structlog",
         "prometheus_client",
         "cryptography",
+        "aiohttp",
     )
     code = (
         "import sys\n"

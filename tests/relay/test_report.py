@@ -12,20 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from relay_parts import (
-    AUDIENCE,
-    HEAD,
-    HUD_KEY,
-    PIPELINE,
-    Key,
-    Minter,
-    Peer,
-    Running,
-    dispatch_of,
-    pull_request,
-    sqlite_only,
-    wait_for,
-)
+from relay_parts import AUDIENCE, HUD_KEY, PIPELINE, Key, Minter, Peer, Running, dispatch_of, sqlite_only
+from relay_site import HEAD, pull_request, wait_for
 
 from relay.wire.ticket import verify_ticket
 

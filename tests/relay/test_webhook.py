@@ -11,21 +11,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from relay_parts import (
-    BASE,
-    HEAD,
-    NODE,
-    UPSTREAM,
-    Minter,
-    Peer,
-    Running,
-    dispatch_of,
-    pull_request,
-    push,
-    report,
-    sqlite_only,
-    wait_for,
-)
+from relay_parts import NODE, Minter, Peer, Running, dispatch_of, push, sqlite_only
+from relay_site import BASE, HEAD, UPSTREAM, pull_request, report, wait_for
 
 from relay.core import events
 from relay.core.body import dump
