@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import html
 import json
+import re
 import socket
 import threading
 import time
@@ -82,6 +84,10 @@ class Site:
         answer = self.http.get(path, params=parameters or None)
         assert answer.status_code == 200, answer.text
         return answer.text
+
+    def text(self, path: str, **parameters: Any) -> str:
+        """What a page says, without its markup."""
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", "", self.page(path, **parameters))).split())
 
     def post(self, report: Any, key: str = KEY) -> httpx.Response:
         content = report if isinstance(report, bytes) else json.dumps(report).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal, TypeVar
 
-from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi import APIRouter, Depends, HTTPException, Path, Query
 from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
@@ -22,6 +22,7 @@ from hud.queries.contexts import (
     MatrixPage,
     PullList,
     PullPage,
+    RunList,
     RunPage,
     TestPage,
 )
@@ -30,7 +31,8 @@ from hud.queries.health import health_page
 from hud.queries.history import diff_page, feed, test_page
 from hud.queries.matrix import matrix_page
 from hud.queries.pulls import pull_list, pull_page
-from hud.queries.runs import run_page
+from hud.queries.run_lists import run_list
+from hud.queries.runs import Wanted, run_page
 
 router = APIRouter(prefix="/api/v1", tags=["read"])
 
@@ -41,7 +43,16 @@ PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 Sha = Annotated[str, Path(pattern=r"^[0-9a-f]{7,64}$")]
 Upstream = Annotated[str | None, Query(max_length=255, description="where several upstreams have this number")]
 Search = Annotated[str, Query(max_length=512)]
+Word = Annotated[str, Query(max_length=32)]
 TestName = Annotated[str, Query(max_length=12_000, description="a test's id")]
+
+
+def wanted_of(outcome: Word = "", q: Search = "", op: Search = "", dtype: Search = "", kind: Word = "") -> Wanted:
+    """Which tests of a run to list, from the address."""
+    return Wanted(outcome, q, op, dtype, kind)
+
+
+WantedOf = Annotated[Wanted, Depends(wanted_of)]
 
 
 @router.get("/prs")
@@ -76,10 +87,16 @@ def one_backend(scope: ScopeOf, hud: HudOf, owner: str, repo: str) -> BackendPag
     return found(page, f"{owner}/{repo} is not expected and has never reported.")
 
 
+@router.get("/runs")
+def runs(scope: ScopeOf, repo: Search = "", show: Word = "", page: PageNumber = 1) -> RunList:
+    """Runs, the latest first."""
+    return run_list(scope, repo, show, page)
+
+
 @router.get("/runs/{key}")
-def one_run(scope: ScopeOf, key: str, outcome: str = "", q: Search = "", page: PageNumber = 1) -> RunPage:
+def one_run(scope: ScopeOf, key: str, wanted: WantedOf, page: PageNumber = 1) -> RunPage:
     """One run with a page of its tests."""
-    return found(run_page(scope, key, outcome, q, page), f"No run has the key {key}.")
+    return found(run_page(scope, key, wanted, page), f"No run has the key {key}.")
 
 
 @router.get(
@@ -119,9 +136,9 @@ def matrix(scope: ScopeOf, owner: str, repo: str, q: Search = "", state: str = "
 
 
 @router.get("/diff")
-def diff(scope: ScopeOf, base: str, head: str) -> DiffPage:
+def diff(scope: ScopeOf, base: str, head: str, only: Word = "", page: PageNumber = 1) -> DiffPage:
     """What changed between two runs, given by their keys."""
-    return found(diff_page(scope, base, head), "One of the two runs does not exist.")
+    return found(diff_page(scope, base, head, only, page), "One of the two runs does not exist.")
 
 
 @router.get("/health")

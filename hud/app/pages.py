@@ -11,7 +11,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from hud.app.api import Number, PageNumber, Search, Sha, TestName, Upstream, found
+from hud.app.api import Number, PageNumber, Search, Sha, TestName, Upstream, WantedOf, Word, found
 from hud.app.render import BADGE_FILLS, STATE_LOOKS, VERDICT_LOOKS, iso, make_environment
 from hud.app.state import HudOf, ScopeOf, hud_of
 from hud.core.charts import line_chart
@@ -22,7 +22,8 @@ from hud.queries.health import health_page
 from hud.queries.history import diff_page, feed, test_page
 from hud.queries.matrix import STATES, matrix_page
 from hud.queries.pulls import pull_list, pull_page
-from hud.queries.runs import FILTERS, run_page
+from hud.queries.run_lists import SHOWN, run_list
+from hud.queries.runs import run_page
 from hud.queries.scope import Scope
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -30,9 +31,9 @@ _templates = make_environment()
 
 
 @router.get("/")
-def home(request: Request, scope: ScopeOf) -> HTMLResponse:
+def home(request: Request, scope: ScopeOf, show: Word = "") -> HTMLResponse:
     """How the backends stand, and the latest pull requests."""
-    return _render(request, scope, "home.html", page=home_page(scope))
+    return _render(request, scope, "home.html", page=home_page(scope), show=show)
 
 
 @router.get("/prs")
@@ -68,20 +69,25 @@ def pull_commit(request: Request, scope: ScopeOf, number: Number, sha: Sha, upst
     return _render(request, scope, "pr.html", page=page, permalink=True)
 
 
+@router.get("/runs")
+def runs(request: Request, scope: ScopeOf, repo: Search = "", show: Word = "", page: PageNumber = 1) -> HTMLResponse:
+    """Runs, the latest first."""
+    return _render(request, scope, "runs.html", page=run_list(scope, repo, show, page), shown=SHOWN)
+
+
 @router.get("/run/{key}")
 def one_run(
     request: Request,
     scope: ScopeOf,
     key: str,
-    outcome: str = "",
-    q: Search = "",
+    wanted: WantedOf,
     page: PageNumber = 1,
 ) -> HTMLResponse:
     """One run with a page of its tests."""
-    context = run_page(scope, key, outcome, q, page)
+    context = run_page(scope, key, wanted, page)
     if context is None:
         raise HTTPException(404, f"No run has the key {key}.")
-    return _render(request, scope, "run.html", page=context, filters=FILTERS, outcomes=OUTCOMES)
+    return _render(request, scope, "run.html", page=context, outcomes=OUTCOMES)
 
 
 @router.get("/backend/{owner}/{repo}")
@@ -128,12 +134,19 @@ def matrix(
 
 
 @router.get("/diff")
-def diff(request: Request, scope: ScopeOf, base: str = "", head: str = "") -> HTMLResponse:
+def diff(
+    request: Request,
+    scope: ScopeOf,
+    base: str = "",
+    head: str = "",
+    only: Word = "",
+    page: PageNumber = 1,
+) -> HTMLResponse:
     """What changed between two runs."""
-    page = diff_page(scope, base, head) if base and head else None
-    if base and head and page is None:
+    context = diff_page(scope, base, head, only, page) if base and head else None
+    if base and head and context is None:
         raise HTTPException(404, "One of the two runs does not exist.")
-    return _render(request, scope, "diff.html", page=page, base=base, head=head)
+    return _render(request, scope, "diff.html", page=context, base=base, head=head)
 
 
 @router.get("/health")

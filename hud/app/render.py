@@ -110,6 +110,11 @@ def duration(seconds: float | None) -> str:
     return f"{hours // 24} d"
 
 
+def _duration(seconds: float | None) -> Markup:
+    """The duration as an element that says that its figure is measured, and counts nothing."""
+    return Markup('<span class="fact">{}</span>').format(duration(seconds))
+
+
 def iso(seconds: float) -> str:
     """ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -181,7 +186,7 @@ def make_environment() -> Environment:
         finalize=visible,
     )
     environment.filters.update(
-        ago=ago, duration=duration, iso=iso, thousands=thousands, link=link, quoted=lambda text: quote(text, safe="")
+        ago=ago, duration=_duration, iso=iso, thousands=thousands, link=link, quoted=lambda text: quote(text, safe="")
     )
     environment.globals.update(
         percent=percent,

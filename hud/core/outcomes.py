@@ -28,6 +28,9 @@ CODE: Mapping[Outcome, int] = {outcome: code for code, outcome in enumerate(OUTC
 FAILING: frozenset[Outcome] = frozenset({"failed", "error", "crashed", "timed_out"})
 """A red test: not what its author and its registry expect. An unexpected pass is shown, but breaks nothing."""
 
+PASSING: frozenset[Outcome] = frozenset({"passed", "flaky", "xpassed"})
+"""A test that ran to its end and passed at last, for the matrix of operators by dtypes."""
+
 NOT_RUN: frozenset[Outcome] = frozenset({"skipped", "not_applicable", "deselected"})
 
 LETTER: Mapping[Outcome, str] = {

@@ -21,7 +21,7 @@ from hud.queries.contexts import (
     Readiness,
     RunPoint,
 )
-from hud.queries.jobs import attempt_order, select_runs, state_of, totals_of
+from hud.queries.jobs import attempt_order, has_results, select_runs, state_of, totals_of
 from hud.queries.pulls import latest_pulls_of, pull_list
 from hud.queries.scope import Scope
 from hud.store.history import BRANCH_EVENTS
@@ -108,6 +108,7 @@ def _commit_row(scope: Scope, rows: Sequence[sa.Row[Any]], jobs: Sequence[tuple[
         cells.append(
             Cell(
                 run=row.key,
+                results=has_results(row),
                 state=_state_of_run(scope, row),
                 passed=totals["passed"],
                 counted=denominator(totals),
@@ -197,6 +198,8 @@ def point(scope: Scope, rows: Sequence[sa.Row[Any]]) -> RunPoint:
     queued = [row.queue_time for row in rows if row.queue_time is not None]
     return RunPoint(
         run=worst.key,
+        runs=len(rows),
+        results=all(map(has_results, rows)),
         sha=worst.sha,
         at=worst.first_seen,
         state=states[worst.key],
@@ -225,6 +228,8 @@ def _summary(
         counted=denominator(totals),
         sha=shown.sha if shown else None,
         run=shown.run if shown else None,
+        runs=len(current),
+        results=shown.results if shown else False,
         at=shown.at if shown else None,
         last_report=row.last_seen if row is not None else None,
         trend=[point(scope, rows) for rows in reversed(points)],

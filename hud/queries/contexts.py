@@ -156,6 +156,8 @@ class RunPoint(BaseModel):
     """One run of the base branch in a trend."""
 
     run: str
+    runs: int = Field(description="how many jobs the figures are sums over")
+    results: bool = Field(description="whether there is a row of results behind each figure")
     sha: str | None
     at: float
     state: str
@@ -178,6 +180,8 @@ class BackendSummary(BaseModel):
     counted: int
     sha: str | None
     run: str | None
+    runs: int = Field(description="how many jobs the figures are sums over")
+    results: bool = Field(description="whether there is a row of results behind each figure")
     at: float | None
     last_report: float | None
     trend: list[RunPoint]
@@ -276,9 +280,14 @@ class RunPage(BaseModel):
     reported: dict[str, int] = Field(description="the counts that the job's own report gave")
     cuts: dict[str, int]
     attempts: list[Attempt]
-    clusters: list[Cluster]
+    clusters: list[Cluster] = Field(description="the most frequent kinds of failure")
+    kinds: int = Field(description="how many kinds of failure there are")
+    counts: dict[str, int] = Field(description="how many tests some of the filters list")
     outcome: str = Field(description="the filter in force")
     query: str
+    op: str
+    dtype: str
+    kind: str = Field(description="fingerprint that the failures must have")
     page: int
     pages: int
     matching: int
@@ -290,6 +299,7 @@ class Cell(BaseModel):
     """One job on one commit in the matrix of a backend."""
 
     run: str
+    results: bool = Field(description="whether there is a row of results behind each figure")
     state: str
     passed: int
     counted: int
@@ -451,6 +461,7 @@ class RunSide(BaseModel):
     pr: int | None
     at: float
     state: str
+    results: bool = Field(description="whether there is a row of results behind each figure")
     tests: int
     passed: int
     counted: int
@@ -462,7 +473,10 @@ class DiffPage(BaseModel):
     base: RunSide
     head: RunSide
     narrowed: bool
-    groups: list[DiffGroup]
+    groups: list[DiffGroup] = Field(description="all, or the one that was asked for")
+    only: str = Field(description="the kind that was asked for")
+    page: int
+    pages: int
 
 
 class HealthRow(BaseModel):
@@ -474,6 +488,8 @@ class HealthRow(BaseModel):
     last_report: float | None
     running: list[Attempt]
     stuck: list[Attempt]
+    running_count: int
+    stuck_count: int
     unreported: int = Field(description="runs whose results arrived without a report, in the last day")
     resultless: int = Field(description="completed runs without per-test results, in the last day")
 
@@ -494,6 +510,36 @@ class HealthPage(BaseModel):
     refusals: list[RefusalRow]
     allowlist: str | None = Field(description="why the allowlist file is not in use, if so")
     runs_last_day: int
+    stuck: int = Field(description="stuck jobs, over all backends")
+
+
+class RunRow(BaseModel):
+    """One run in a list."""
+
+    run: str
+    repo: str
+    workflow: str
+    job: str
+    attempt: int
+    event: str | None
+    pr: int | None
+    sha: str | None
+    at: float
+    state: str
+    results: Literal["none", "partial", "complete", "pruned"]
+    passed: int
+    counted: int
+
+
+class RunList(BaseModel):
+    """Runs, the latest first."""
+
+    runs: list[RunRow]
+    repo: str
+    show: str = Field(description="which runs: all, day, running, stuck, unreported or resultless")
+    total: int
+    page: int
+    pages: int
 
 
 class Event(BaseModel):

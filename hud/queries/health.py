@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 
-from hud.queries.contexts import HealthPage, HealthRow, RefusalRow
+from hud.queries.contexts import Attempt, HealthPage, HealthRow, RefusalRow
 from hud.queries.jobs import attempt, select_runs, state_of
+from hud.queries.run_lists import conditions
 from hud.queries.scope import Scope
 from hud.store.tables import backend, refusal, run
 
-MAX_OPEN = 50
+MAX_OPEN = 1000
+"""Unfinished runs that are listed, over all backends; more are counted only."""
 MAX_REFUSALS = 50
-_DAY = 86_400
+_COUNTED = ("running", "stuck", "unreported", "resultless")
 
 
 def health_page(scope: Scope, allowlist_error: str | None) -> HealthPage:
     """Last report of each backend, what runs, what is stuck, what was refused."""
     expected = {found.repo.lower(): found for found in scope.expected}
+    unfinished = select_runs().where(run.c.status == "in_progress").order_by(run.c.first_seen.desc()).limit(MAX_OPEN)
+    open_: dict[tuple[int, str], list[Attempt]] = {}
+    for row in scope.rows(unfinished):
+        open_.setdefault((row.backend_id, state_of(scope, row)), []).append(attempt(scope, row))
+    counts = {kind: _by_backend(scope, kind) for kind in _COUNTED}
+    rows = []
     known = scope.rows(sa.select(backend))
-    rows = [_row(scope, found, found.repo_key in expected if expected else None) for found in known]
+    for found in known:
+        mine = {kind: counts[kind].get(found.id, 0) for kind in _COUNTED}
+        rows.append(
+            HealthRow(
+                repo=found.repo,
+                level=found.level,
+                expected=found.repo_key in expected if expected else None,
+                last_report=found.last_seen,
+                running=open_.get((found.id, "running"), []),
+                stuck=open_.get((found.id, "stuck"), []),
+                running_count=mine["running"],
+                stuck_count=mine["stuck"],
+                unreported=mine["unreported"],
+                resultless=mine["resultless"],
+            )
+        )
     reported = {found.repo_key for found in known}
     rows += [
         HealthRow(
@@ -30,42 +51,28 @@ def health_page(scope: Scope, allowlist_error: str | None) -> HealthPage:
             last_report=None,
             running=[],
             stuck=[],
+            running_count=0,
+            stuck_count=0,
             unreported=0,
             resultless=0,
         )
         for key, found in expected.items()
         if key not in reported
     ]
-    recent = sa.select(sa.func.count()).select_from(run).where(run.c.first_seen > scope.now - _DAY)
     refused = sa.select(refusal).order_by(refusal.c.id.desc()).limit(MAX_REFUSALS)
     return HealthPage(
-        backends=sorted(rows, key=lambda row: (-len(row.stuck), row.last_report or 0, row.repo.lower())),
+        backends=sorted(rows, key=lambda row: (-row.stuck_count, row.last_report or 0, row.repo.lower())),
         refusals=[
             RefusalRow(at=found.at, repo=found.repo, status=found.status, text=found.text)
             for found in scope.rows(refused)
         ],
         allowlist=allowlist_error,
-        runs_last_day=scope.connection.execute(recent).scalar_one(),
+        runs_last_day=sum(_by_backend(scope, "day").values()),
+        stuck=sum(row.stuck_count for row in rows),
     )
 
 
-def _row(scope: Scope, known: sa.Row[Any], expected: bool | None) -> HealthRow:
-    mine = run.c.backend_id == known.id
-    unfinished = select_runs().where(mine, run.c.status == "in_progress").order_by(run.c.first_seen.desc())
-    shown = scope.rows(unfinished.limit(MAX_OPEN))
-    lately = (mine, run.c.first_seen > scope.now - _DAY)
-    return HealthRow(
-        repo=known.repo,
-        level=known.level,
-        expected=expected,
-        last_report=known.last_seen,
-        running=[attempt(scope, row) for row in shown if state_of(scope, row) == "running"],
-        stuck=[attempt(scope, row) for row in shown if state_of(scope, row) == "stuck"],
-        unreported=_count(scope, *lately, run.c.status == "announced"),
-        resultless=_count(scope, *lately, run.c.status == "completed", run.c.results == "none"),
-    )
-
-
-def _count(scope: Scope, *conditions: sa.ColumnElement[bool]) -> int:
-    query = sa.select(sa.func.count()).select_from(run).where(*conditions)
-    return int(scope.connection.execute(query).scalar_one())
+def _by_backend(scope: Scope, kind: str) -> dict[int, int]:
+    """How many runs of a kind each backend has."""
+    query = sa.select(run.c.backend_id, sa.func.count().label("runs")).where(conditions(scope)[kind])
+    return {row.backend_id: row.runs for row in scope.rows(query.group_by(run.c.backend_id))}

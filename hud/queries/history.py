@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import sqlalchemy as sa
 
@@ -13,7 +13,7 @@ from hud.core.diffs import diff
 from hud.core.history import BLOCK_BITS, changes, opened_with
 from hud.core.outcomes import FAILING, OUTCOMES, Outcome, denominator
 from hud.queries.contexts import DiffGroup, DiffPage, Event, Feed, Kind, RunSide, Sighting, Span, TestLane, TestPage
-from hud.queries.jobs import select_runs, state_of, totals_of
+from hud.queries.jobs import has_results, select_runs, state_of, totals_of
 from hud.queries.names import families, look_up, names
 from hud.queries.scope import Scope
 from hud.store.history import ORDER, neighbour
@@ -25,6 +25,9 @@ MAX_SIGHTINGS = 50
 MAX_SUGGESTIONS = 20
 MAX_LISTED = 500
 FEED_RUNS = 50
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""What may have happened to a test between two runs."""
 
 _STOP = (run.c.key, run.c.sha, run.c.first_seen)
 """Of a run at which a stretch of history begins or ends."""
@@ -58,8 +61,14 @@ def test_page(scope: Scope, name: str) -> TestPage:
     )
 
 
-def diff_page(scope: Scope, base_key: str, head_key: str) -> DiffPage | None:
+def diff_page(scope: Scope, base_key: str, head_key: str, only: str = "", page: int = 1) -> DiffPage | None:
     """What changed between two runs.
+
+    Args:
+        scope: the reader's view.
+        base_key, head_key: keys of the runs.
+        only: one of ``KINDS``: nothing else is listed, and all of it, on pages.
+        page: from 1.
 
     Returns:
         ``None`` where one of the runs does not exist.
@@ -77,16 +86,26 @@ def diff_page(scope: Scope, base_key: str, head_key: str) -> DiffPage | None:
         ("fixed", found.fixed),
         ("appeared", found.appeared),
     )
-    look_up(scope, {number for _, numbers in groups for number in numbers[:MAX_LISTED]})
-
+    shown = [(kind, numbers) for kind, numbers in groups if kind == only] or groups
+    start, longest = 0, 0
+    if only in KINDS:
+        start, longest = (page - 1) * MAX_LISTED, len(shown[0][1])
+    look_up(scope, {number for _, numbers in shown for number in numbers[start : start + MAX_LISTED]})
     return DiffPage(
         base=_side(scope, base),
         head=_side(scope, head),
         narrowed=found.narrowed,
         groups=[
-            DiffGroup(kind=kind, count=len(numbers), names=names(scope, numbers[:MAX_LISTED], head.device))
-            for kind, numbers in groups
+            DiffGroup(
+                kind=kind,
+                count=len(numbers),
+                names=names(scope, numbers[start : start + MAX_LISTED], head.device),
+            )
+            for kind, numbers in shown
         ],
+        only=only if only in KINDS else "",
+        page=page,
+        pages=max(1, -(-longest // MAX_LISTED)),
     )
 
 
@@ -241,6 +260,7 @@ def _side(scope: Scope, row: sa.Row[Any]) -> RunSide:
         pr=row.pr,
         at=row.first_seen,
         state=state_of(scope, row),
+        results=has_results(row),
         tests=sum(totals.values()),
         passed=totals["passed"],
         counted=denominator(totals),

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from hud.core.outcomes import FAILING, OUTCOMES
+from hud.core.outcomes import FAILING, OUTCOMES, PASSING
 from hud.queries.contexts import MatrixCell, MatrixPage, MatrixRow
 from hud.queries.jobs import select_runs
 from hud.queries.scope import Scope
@@ -28,8 +28,7 @@ _DTYPES = (
     *("float32", "float64", "float16", "bfloat16", "complex64", "complex128", "complex32"),
     *("int64", "int32", "int16", "int8", "uint8", "bool"),
 )
-_PASSED = frozenset({"passed", "flaky", "xpassed"})
-_GROUPS = tuple(0 if outcome in _PASSED else 1 if outcome in FAILING else 2 for outcome in OUTCOMES)
+_GROUPS = tuple(0 if outcome in PASSING else 1 if outcome in FAILING else 2 for outcome in OUTCOMES)
 """By outcome code, the place in ``_Counts``."""
 
 

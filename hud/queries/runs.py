@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import sqlalchemy as sa
 
 from hud.core.lines import display_name
-from hud.core.outcomes import CODE, FAILING, NOT_THERE, OUTCOMES, Outcome, fails_on_cpu_too
+from hud.core.outcomes import CODE, FAILING, NOT_THERE, OUTCOMES, PASSING, Outcome, fails_on_cpu_too
 from hud.core.snapshot import Entry, Note, Results, Snapshot
 from hud.core.text import link
 from hud.queries.contexts import Cluster, FailureDetail, ResultRow, RunPage
@@ -19,6 +20,7 @@ from hud.queries.jobs import (
     attempt_order,
     base_line,
     judge_jobs,
+    on_cpu_too,
     report_of,
     select_runs,
     state_of,
@@ -33,18 +35,54 @@ MAX_CLUSTERS = 20
 
 Standing = Literal["new", "already failing", "uncertain", "flaky", ""]
 
-FILTERS = ("new", "failing", *OUTCOMES, "fallback", "all")
-"""What the page's ``outcome`` may be; ``failing`` is any way of failing."""
+_LISTS = {
+    "new": "new_failures",
+    "added": "added",
+    "known": "already_failing",
+    "uncertain": "uncertain",
+    "flickering": "flaky",
+    "fixed": "fixed",
+}
+"""Filters that the comparison with the base answers, by the names of ``contexts.Counts``."""
+
+_GROUPS: dict[str, frozenset[Outcome]] = {
+    "failing": FAILING,
+    "counted": FAILING | {"passed"},
+    "ran": FAILING | PASSING,
+    **{outcome: frozenset({outcome}) for outcome in OUTCOMES},
+}
+"""Filters that are a set of outcomes: any way of failing, what counts for the pass rate, what the matrix counts."""
+
+FILTERS = (*_LISTS, "cpu", *_GROUPS, "fallback", "all")
+"""What the page's ``outcome`` may be; ``cpu`` is what fails on the CPU too."""
 
 
-def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: int = 1) -> RunPage | None:
+@dataclass(frozen=True)
+class Wanted:
+    """Which tests of a run to list; an empty text asks for no condition.
+
+    Attributes:
+        outcome: one of ``FILTERS``; by default ``new`` where there are any, ``failing`` where something failed, else
+            ``all``.
+        query: text that a test's name must contain.
+        op, dtype: of the test; the dtype ``none`` stands for tests that name none.
+        kind: fingerprint of the failure.
+    """
+
+    outcome: str = ""
+    query: str = ""
+    op: str = ""
+    dtype: str = ""
+    kind: str = ""
+
+
+def run_page(scope: Scope, key: str, wanted: Wanted = Wanted(), page: int = 1) -> RunPage | None:
     """One run with a page of its tests.
 
     Args:
         scope: the reader's view.
         key: the run's.
-        outcome: one of ``FILTERS``; by default ``failing`` where something failed, else ``all``.
-        query: text that a test's name must contain.
+        wanted: which tests.
         page: from 1.
 
     Returns:
@@ -59,8 +97,9 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
     results = scope.results(row.id, row.revision)
     standing = _standing(scope, row, judged)
     totals = totals_of(row)
-    chosen = outcome if outcome in FILTERS else _default_filter(totals, standing)
-    places = _matching(scope, results, chosen, query, standing, row.device)
+    listed = _listed(scope, row, judged)
+    chosen = wanted.outcome if wanted.outcome in FILTERS else _default_filter(totals, standing)
+    places = _matching(scope, row, results, replace(wanted, outcome=chosen), listed)
     clusters = _clusters(scope, row)
     alike = {cluster.fingerprint: cluster.count for cluster in clusters}
     report, cuts = report_of(scope, row), _cuts(scope, row)
@@ -100,9 +139,17 @@ def run_page(scope: Scope, key: str, outcome: str = "", query: str = "", page: i
         reported={name: count for name, count in (report.get("test_results") or {}).items() if isinstance(count, int)},
         cuts=cuts,
         attempts=[attempt(scope, found) for found in attempts],
-        clusters=clusters,
+        clusters=clusters[:MAX_CLUSTERS],
+        kinds=len(clusters),
+        counts={
+            **{kind: len(numbers) for kind, numbers in listed.items()},
+            **{kind: sum(totals[outcome] for outcome in _GROUPS[kind]) for kind in ("failing", "counted")},
+        },
         outcome=chosen,
-        query=query,
+        query=wanted.query,
+        op=wanted.op,
+        dtype=wanted.dtype,
+        kind=wanted.kind,
         page=page,
         pages=max(1, -(-len(places) // PAGE)),
         matching=len(places),
@@ -161,27 +208,59 @@ def _default_filter(totals: dict[Outcome, int], standing: dict[int, Standing]) -
     return "failing" if any(totals[kind] for kind in FAILING) else "all"
 
 
+def _listed(scope: Scope, row: sa.Row[Any], judged: Judged | None) -> dict[str, set[int]]:
+    """Tests of the run by the filter that lists them, beyond their outcome."""
+    listed = {"cpu": set(on_cpu_too(scope, row.id))}
+    if judged is not None:
+        lists = judged.told.lists()
+        for name, kind in _LISTS.items():
+            texts = [key for key in lists[kind] if isinstance(key, str)]
+            known = numbers_of(scope, texts, row.device).values() if texts else ()
+            listed[name] = {*known, *(key for key in lists[kind] if isinstance(key, int))}
+    return listed
+
+
 def _matching(
-    scope: Scope, results: Results, chosen: str, query: str, standing: dict[int, Standing], device: str | None
+    scope: Scope, row: sa.Row[Any], results: Results, wanted: Wanted, listed: Mapping[str, set[int]]
 ) -> Sequence[int]:
     """Places in the snapshot of the tests to list."""
-    places: Sequence[int]
-    if chosen == "all":
-        places = range(len(results))
-    elif chosen == "new":
-        places = [place for place in results.where(FAILING) if standing.get(results.ids[place]) == "new"]
-    elif chosen == "failing":
-        places = list(results.where(FAILING))
-    elif chosen == "fallback":
-        places = list(results.fell_back())
+    places: Iterable[int]
+    if wanted.outcome in listed or wanted.outcome in _LISTS:
+        numbers = sorted(listed.get(wanted.outcome, ()))
+        places = (place for number in numbers if (place := results.roster.place(number)) is not None)
+    elif wanted.outcome == "fallback":
+        places = results.fell_back()
+    elif wanted.outcome in _GROUPS:
+        places = results.where(_GROUPS[wanted.outcome])
     else:
-        places = list(results.where(kind for kind in OUTCOMES if kind == chosen))
-    query = query.removesuffix(f"@{device}") if device else query
+        places = range(len(results))
+    if wanted.op or wanted.dtype:
+        places = _in_cells(scope, results, list(places), wanted)
+    if wanted.kind:
+        alike = sa.select(failure.c.test_id).join(detail, detail.c.id == failure.c.detail_id)
+        alike = alike.where(failure.c.run_id == row.id, detail.c.fingerprint == wanted.kind)
+        places = _among(results, places, scope.connection.execute(alike).scalars())
+    query = wanted.query.removesuffix(f"@{row.device}") if row.device else wanted.query
     if query:
         like = sa.select(test.c.id).where(test.c.name.icontains(query, autoescape=True))
-        named = set(scope.connection.execute(like).scalars())
-        places = [place for place in places if results.ids[place] in named]
-    return places
+        places = _among(results, places, scope.connection.execute(like).scalars())
+    return places if isinstance(places, range) else list(places)
+
+
+def _among(results: Results, places: Iterable[int], numbers: Iterable[int]) -> list[int]:
+    known = set(numbers)
+    return [place for place in places if results.ids[place] in known]
+
+
+def _in_cells(scope: Scope, results: Results, places: Sequence[int], wanted: Wanted) -> list[int]:
+    catalog = scope.memories.catalog
+    cells = catalog.cells_of(scope.connection, [results.ids[place] for place in places])
+    taken = {
+        number
+        for number, (op, dtype) in enumerate(catalog.cells)
+        if wanted.op in ("", op) and wanted.dtype in ("", dtype or "none")
+    }
+    return [place for place, cell in zip(places, cells, strict=True) if cell in taken]
 
 
 def result_rows(
@@ -260,7 +339,7 @@ def _failures(scope: Scope, run_number: int, numbers: Sequence[int]) -> dict[int
 
 
 def _clusters(scope: Scope, row: sa.Row[Any]) -> list[Cluster]:
-    """The kinds of failure of a run, the most frequent first."""
+    """All kinds of failure of a run, the most frequent first."""
     counts = (
         sa.select(
             detail.c.fingerprint,
@@ -279,7 +358,6 @@ def _clusters(scope: Scope, row: sa.Row[Any]) -> list[Cluster]:
         .join(detail, detail.c.id == counts.c.detail)
         .join(test, test.c.id == counts.c.test)
         .order_by(counts.c.tests.desc(), counts.c.fingerprint)
-        .limit(MAX_CLUSTERS)
     )
     return [
         Cluster(

@@ -91,6 +91,7 @@ run = sa.Table(
     sa.Index("ix_run_branch", "backend_id", "pr", "order_at", "order_place"),
     sa.Index("ix_run_first_seen", "first_seen"),
     sa.Index("ix_run_updated", "updated"),
+    sa.Index("ix_run_status", "status", "first_seen"),
 )
 
 pull_head = sa.Table(

@@ -24,11 +24,17 @@ PAGES = {
     "home": "/",
     "pr": f"/pr/{PULL}",
     "passed": f"/pr/{PULL + 1}",
+    "prs": "/prs?state=open",
+    "runs": "/runs",
+    "look": "/?show=look",
+    "partly": "/matrix/example/known-failures?state=partly",
     "backend": "/backend/example/known-failures",
     "matrix": "/matrix/example/known-failures",
     "health": "/health",
     "definitions": "/definitions",
 }
+KEYED = ("run", "every", "search", "cell", "only", "diff", "test")
+"""Pages with keys in their address."""
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 
 
@@ -59,6 +65,10 @@ def addresses(demo: Site) -> dict[str, str]:
     return {
         **PAGES,
         "run": f"/run/{job['run']}",
+        "every": f"/run/{job['run']}?outcome=all",
+        "search": f"/run/{job['run']}?outcome=all&q=conv2d",
+        "cell": f"/run/{job['run']}?outcome=ran&op=conv2d&dtype=bfloat16",
+        "only": f"/diff?base={job['base']['run']}&head={job['run']}&only=newly%20failing",
         "diff": f"/diff?base={job['base']['run']}&head={job['run']}",
         "test": f"/test?name={name}",
     }
@@ -87,7 +97,7 @@ def test_the_verdict_is_visible_without_scrolling(page: Page, size: dict[str, in
     assert first is not None and first["y"] + first["height"] <= size["height"]
 
 
-@pytest.mark.parametrize("name", [*PAGES, "run", "diff", "test"])
+@pytest.mark.parametrize("name", [*PAGES, *KEYED])
 def test_nothing_is_wider_than_a_telephone(page: Page, addresses: dict[str, str], name: str) -> None:
     page.set_viewport_size(NARROW)
     page.goto(addresses[name])
@@ -95,7 +105,7 @@ def test_nothing_is_wider_than_a_telephone(page: Page, addresses: dict[str, str]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", [*PAGES, "run", "diff", "test"])
+@pytest.mark.parametrize("name", [*PAGES, *KEYED])
 def test_axe_finds_nothing_in_either_theme(page: Page, addresses: dict[str, str], name: str, scheme: str) -> None:
     assert AXE.exists(), "axe-core is not installed: run `make setup-tests`"
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
@@ -108,6 +118,35 @@ def test_axe_finds_nothing_in_either_theme(page: Page, addresses: dict[str, str]
         for broken in found["violations"]
         for node in broken["nodes"]
     ] == []
+
+
+@pytest.mark.parametrize("size", [{"width": 700, "height": 400}, NARROW], ids=["700x400", "360x740"])
+def test_the_headers_of_the_matrix_stay_while_it_is_scrolled(page: Page, size: dict[str, int]) -> None:
+    page.set_viewport_size(size)
+    page.goto(PAGES["matrix"])
+    box = page.locator(".box")
+    # The demo's operators and dtypes fit into a large box; a smaller one has to be scrolled both ways.
+    box.evaluate("box => Object.assign(box.style, {maxWidth: '260px', maxHeight: '160px'})")
+    box.evaluate("box => box.scrollTo(150, 150)")
+    assert box.evaluate("box => [box.scrollLeft, box.scrollTop]") == [150, 150]
+    places = box.evaluate(
+        """box => {
+            const edge = box.getBoundingClientRect();
+            const place = (found) => {
+                const at = found.getBoundingClientRect();
+                return [at.left - edge.left, at.top - edge.top];
+            };
+            const [corner, first] = box.querySelectorAll("thead th");
+            const rows = box.querySelectorAll("tbody tr");
+            return {corner: place(corner), head: place(first), row: place(rows[6].querySelector("th"))};
+        }"""
+    )
+    assert places["corner"] == [1, 1] and places["head"][1] == 1 and places["row"][0] == 1
+    covered = """box => {
+        const edge = box.getBoundingClientRect();
+        return document.elementFromPoint(edge.left + 8, edge.top + 8).closest("thead") !== null;
+    }"""
+    assert box.evaluate(covered), "a row is drawn over the header"
 
 
 def test_the_theme_can_be_chosen_and_is_remembered(page: Page) -> None:

@@ -332,7 +332,7 @@ def test_a_run_says_what_was_cut(site: Site) -> None:
     site.report(pulled("c"), "d1", **DONE)
     answer = site.upload("d1", [line("a", "failed", message="m" * 5000, trace="t" * 50_000)])
     assert answer.json()["cut"] == {"message": 1, "trace": 1}
-    assert "Shortened or left out: 1 message, 1 trace" in " ".join(site.page(f"/run/{RUN}").split())
+    assert "Shortened or left out: 1 message, 1 trace" in site.text(f"/run/{RUN}")
 
 
 def test_attempts_of_a_test_within_a_run_are_flaky_when_they_disagree(site: Site) -> None:

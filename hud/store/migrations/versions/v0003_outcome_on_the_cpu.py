@@ -1,4 +1,4 @@
-"""What became of a failing test on the CPU; and a way to the run that changed last."""
+"""What became of a failing test on the CPU; and ways to the runs that changed last and that have not ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column and the index. Of failures that are there it stays unknown."""
+    """Add the column and the indexes. Of failures that are there it stays unknown."""
     said = "outcome on the CPU, -1 where that has no such test; null for unknown"
     op.add_column("failure", sa.Column("cpu", sa.SmallInteger(), nullable=True, comment=said))
     op.create_index("ix_run_updated", "run", ["updated"], unique=False)
+    op.create_index("ix_run_status", "run", ["status", "first_seen"], unique=False)
