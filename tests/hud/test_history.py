@@ -228,3 +228,11 @@ def test_prune_and_uploads_do_not_disturb_each_other(store: Store) -> None:
         stop.set()
         pruning.join()
     assert broken == []
+
+
+def test_the_page_of_a_test_says_what_was_before_without_what_is_now(sqlite_site: Site) -> None:
+    for job in ("one", "two"):
+        sqlite_site.run(push_of("1"), "p1", {"a": "failed", "b": "passed"}, "1", job=job)
+        sqlite_site.run(push_of("2"), "p2", {"a": "passed", "b": "passed"}, "2", job=job)
+    assert sqlite_site.text("/test", name=name_of("b")).count("nothing else") == 2
+    assert sqlite_site.text("/test", name=name_of("a")).count("failed from 1111111 until 2222222") == 2
