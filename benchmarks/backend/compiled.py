@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 # Programs compute on threads of the device and compilers run beside, so this is set before anything starts.
-os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1")
+# With one compile thread PyTorch 2.14 waits ten minutes for a lock that it holds itself (CppCodeCache.load_async).
+os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="2")
 
 import torch
 from torch._inductor.utils import fresh_cache

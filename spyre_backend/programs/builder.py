@@ -258,7 +258,7 @@ class ProgramBuilder:
                 schema.name, schema.overload_name, values, [-1 if one is None else one.number for one in targets]
             )
         )
-        self._charge(overload, args)
+        self._charge(overload, args, [*kwargs.values(), *targets])
 
     def kernel(self, name: str, operands: Sequence[Operand], numbers: Sequence[Size] = ()) -> None:
         """The next instruction calls a function of the library.
@@ -405,10 +405,17 @@ class ProgramBuilder:
                 first = now if storage.last < 0 else storage.first
                 self._storages[item.storage] = replace(storage, first=first, last=now)
 
-    def _charge(self, overload: torch._ops.OpOverload, args: Sequence[Given]) -> None:
-        """Counts what the virtual clock charges for an operator: its operands' bytes, and a matrix product's work."""
+    def _charge(self, overload: torch._ops.OpOverload, args: Sequence[Given], others: Sequence[Given]) -> None:
+        """Counts what the virtual clock charges for an operator: bytes of all it touches, and a matrix product's work.
+
+        Args:
+            overload: the operator.
+            args: its positional arguments; a matrix product's factors are among them.
+            others: what else it reads and writes.
+        """
         operands = [one for one in args if isinstance(one, Operand)]
-        self._touched += [_extent(one.dtype, one.shape, one.strides, 0) for one in operands]
+        listed = [one for given in (*args, *others) for one in (given if isinstance(given, list | tuple) else [given])]
+        self._touched += [_extent(one.dtype, one.shape, one.strides, 0) for one in listed if isinstance(one, Operand)]
         base = overload._schema.name.removeprefix("aten::")
         matrices = [one for one in operands if len(one.shape) >= 2]
         if base in ("mm", "bmm", "matmul") and len(matrices) >= 2:

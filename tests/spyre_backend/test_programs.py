@@ -220,7 +220,7 @@ def test_views_of_views_share_memory(cache):
 
 
 @pytest.mark.parametrize("scheme", ["patch", "windows", "graph"])
-def test_the_older_schemes_give_the_same_results(cache, scheme):
+def test_the_older_schemes_give_the_same_results(cache, artifact_cache, scheme):
     plan = prepare_kernel(affine(cache), scheme=scheme)
     for rows in (3, 50):
         x, w, y = tensors(rows)
@@ -228,7 +228,7 @@ def test_the_older_schemes_give_the_same_results(cache, scheme):
         assert torch.equal(y.cpu(), (x.cpu() @ w.cpu()) * 0.5)
 
 
-def test_the_older_schemes_have_their_limits(cache):
+def test_the_older_schemes_have_their_limits(cache, artifact_cache):
     b = ProgramBuilder("many")
     operands = [b.tensor(f"x{i}", torch.float32, [1], [1], role="inout") for i in range(17)]
     for operand in operands:
@@ -243,6 +243,34 @@ def test_the_older_schemes_have_their_limits(cache):
     shutil.rmtree(directory)
     with pytest.raises(ArtifactError, match="can't be read"):
         launch_jobplan(graph, given)
+
+
+COPIES = """
+import torch
+from spyre_backend.programs import ProgramBuilder, launch_jobplan, prepare_kernel
+
+b = ProgramBuilder("negative")
+b.symbol("n")
+b.call("aten::neg.out", b.tensor("x", torch.float32, ["n"], [1]), out=b.tensor("y", torch.float32, ["n"], [1], "out"))
+plan = prepare_kernel(b.write(), scheme="graph")
+for n in (1 << 16, 2 << 16, 4 << 16):
+    x, y = torch.ones(2, n, device="spyre")
+    with torch.spyre.record_timeline() as timeline:
+        launch_jobplan(plan, [x, y])
+        torch.spyre.synchronize()
+    spent = {one.label: one.end - one.start for one in timeline.intervals if one.pipeline == "compute"}
+    print(spent["copy in"], spent["copy out"], spent["negative"])
+"""
+
+
+def test_programs_and_the_graph_schemes_copies_take_time_for_their_bytes(run_python, tmp_path):
+    done = run_python(COPIES, SPYRE_CLOCK="virtual", SPYRE_CACHE_DIR=str(tmp_path))
+    one, two, four = ([int(time) for time in line.split()] for line in done.stdout.splitlines())
+    for column in range(3):
+        assert two[column] > one[column]
+        assert four[column] - two[column] == pytest.approx(2 * (two[column] - one[column]), abs=2)
+    # Each reads n numbers and writes n, whether an argument is named or not.
+    assert one[0] == one[1] == one[2]
 
 
 # --------------------------------------------------------------------------- order, patches and the fetch unit
