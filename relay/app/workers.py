@@ -29,6 +29,7 @@ from relay.store.tasks import Kind, Task
 _log = structlog.get_logger(__name__)
 _STORE_PAUSE_SECONDS = 1.0
 _STOP_SECONDS = 10.0
+_GATHER_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,9 @@ class Lane:
             if pause > 0:
                 await self._sleep(stop, min(pause, settings.poll_interval_seconds))
                 continue
+            if self._backlog and 0 < self.free < self.spec.concurrency // 2:
+                # A look costs a transaction whatever it finds; tasks that started together end together.
+                await asyncio.sleep(_GATHER_SECONDS)
             limit = self.free
             if limit <= 0:
                 self._backlog = True

@@ -207,6 +207,13 @@ def messages(connection: Connection, delivery_ids: Collection[str]) -> dict[str,
     return {row.id: row.message for row in rows}
 
 
+_MARK = (
+    update(dispatches)
+    .where(dispatches.c.delivery_id == bindparam("wanted"), dispatches.c.repo == bindparam("whose"))
+    .values(state=bindparam("new_state"), sent_at=bindparam("moment"), error=bindparam("reason"))
+)
+
+
 def mark(
     connection: Connection,
     delivery_id: str,
@@ -218,9 +225,14 @@ def mark(
 ) -> None:
     """Record how a dispatch ended."""
     connection.execute(
-        update(dispatches)
-        .where(dispatches.c.delivery_id == delivery_id, dispatches.c.repo == repo)
-        .values(state=state, sent_at=now if state == "sent" else None, error=error)
+        _MARK,
+        {
+            "wanted": delivery_id,
+            "whose": repo,
+            "new_state": state,
+            "moment": now if state == "sent" else None,
+            "reason": error,
+        },
     )
 
 

@@ -325,13 +325,16 @@ def checks_of(connection: Connection, job_keys: Collection[str]) -> dict[str, Ch
     return {row.job_key: _check(row) for row in connection.execute(_CHECKS, {"keys": list(job_keys)})}
 
 
+_WRITTEN = (
+    update(checks)
+    .where(checks.c.job_key == bindparam("wanted"), checks.c.written_version <= bindparam("version_then"))
+    .values(written_version=bindparam("version_then"), github_id=bindparam("its_id"))
+)
+
+
 def check_written(connection: Connection, job_key: str, *, version: int, github_id: int) -> None:
     """GitHub has the wish of that version."""
-    connection.execute(
-        update(checks)
-        .where(checks.c.job_key == job_key, checks.c.written_version <= version)
-        .values(written_version=version, github_id=github_id)
-    )
+    connection.execute(_WRITTEN, {"wanted": job_key, "version_then": version, "its_id": github_id})
 
 
 def github_ids(connection: Connection, head_sha: str) -> set[int]:

@@ -139,6 +139,39 @@ def _row(task: NewTask, now: float) -> dict[str, Any]:
     }
 
 
+_due = (
+    select(tasks.c.id)
+    .where(
+        tasks.c.kind.in_(bindparam("kinds", expanding=True)),
+        or_(
+            and_(
+                tasks.c.state == "ready",
+                or_(tasks.c.not_before <= bindparam("now"), tasks.c.not_before > bindparam("too_far")),
+            ),
+            and_(
+                tasks.c.state == "leased",
+                or_(tasks.c.lease_until <= bindparam("now"), tasks.c.lease_until > bindparam("too_long")),
+            ),
+        ),
+    )
+    .order_by(tasks.c.not_before, tasks.c.id)
+    .limit(bindparam("most"))
+    .with_for_update(skip_locked=True)
+    .cte("due")
+)
+_LEASE = (
+    update(tasks)
+    .where(tasks.c.id.in_(select(_due.c.id)))
+    .values(
+        state="leased",
+        lease_owner=bindparam("owner"),
+        lease_until=bindparam("until"),
+        attempts=tasks.c.attempts + 1,
+    )
+    .returning(*_FIELDS)
+)
+
+
 def lease(
     connection: Connection, kinds: tuple[Kind, ...], *, owner: str, now: float, seconds: float, limit: int
 ) -> list[Task]:
@@ -152,29 +185,17 @@ def lease(
         seconds: length of the lease.
         limit: at most so many.
     """
-    due = (
-        select(tasks.c.id)
-        .where(
-            tasks.c.kind.in_(kinds),
-            or_(
-                and_(
-                    tasks.c.state == "ready", or_(tasks.c.not_before <= now, tasks.c.not_before > now + _LONGEST_WAIT)
-                ),
-                and_(
-                    tasks.c.state == "leased", or_(tasks.c.lease_until <= now, tasks.c.lease_until > now + 10 * seconds)
-                ),
-            ),
-        )
-        .order_by(tasks.c.not_before, tasks.c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-        .cte("due")
-    )
     rows = connection.execute(
-        update(tasks)
-        .where(tasks.c.id.in_(select(due.c.id)))
-        .values(state="leased", lease_owner=owner, lease_until=now + seconds, attempts=tasks.c.attempts + 1)
-        .returning(*_FIELDS)
+        _LEASE,
+        {
+            "kinds": kinds,
+            "now": now,
+            "too_far": now + _LONGEST_WAIT,
+            "until": now + seconds,
+            "too_long": now + 10 * seconds,
+            "most": limit,
+            "owner": owner,
+        },
     )
     return sorted((Task(**row._mapping) for row in rows), key=lambda task: task.id)
 
