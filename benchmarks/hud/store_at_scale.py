@@ -323,11 +323,15 @@ def measure(file: Path, options: argparse.Namespace) -> dict[str, Any]:
     with serving(file) as (address, process), httpx.Client(base_url=address, timeout=300) as http:
         timed(http, process, ["/", "/prs", "/matrix/example/backend-0"])
         bare = timed(http, process, ["/healthz"] * 200)
-        told = {kind: timed(http, process, listed) for kind, listed in pages.items()}
+        told = {}
+        for kind, listed in pages.items():
+            told[kind] = timed(http, process, listed)
+            print(f"{kind}: {told[kind]}", file=sys.stderr, flush=True)
         start, before = time.perf_counter(), cpu_seconds(process)
         answer = upload(http, "example/backend-0", f"ingest-{time.time()}", body)
         ingest, cost = time.perf_counter() - start, cpu_seconds(process) - before
         assert answer.json()["tests"] == count, answer.text
+        print(f"ingest: {ingest:.2f} s, {cost:.2f} s of processor time", file=sys.stderr, flush=True)
         senders = [(f"example/backend-{n}", body) for n in range(min(10, options.backends))]
         together = crowd(address, pages, senders)
     shares = {f"{kind}: p95 of 200 ms": took["p95_ms"] / LIMITS["page_p95_ms"] for kind, took in told.items()}
@@ -335,6 +339,7 @@ def measure(file: Path, options: argparse.Namespace) -> dict[str, Any]:
     shares["ingest: of 5 s for 100,000 results"] = ingest / LIMITS["ingest_seconds"] / (count / 100_000)
     shares["store: of 2 GB"] = size / LIMITS["bytes"]
     shares["50 readers while 10 runs come in: errors + 1"] = together["errors"] + 1
+    print(f"crowd: {together}", file=sys.stderr, flush=True)
     runs = options.backends * (options.commits + options.pulls)
     return {
         "ratios": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -66,6 +67,9 @@ class Hud:
                 home_page(scope)
                 for repo in scope.rows(sa.select(backend.c.repo)):
                     matrix_page(scope, repo.repo)
+            # What is remembered now stays: looking through all of it for garbage would stop a page for a moment.
+            gc.collect()
+            gc.freeze()
         except sa.exc.SQLAlchemyError as error:
             # Readers will be told what is wrong with the store; a warm start is a courtesy.
             _log.warning("not warmed", error=str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,21 +25,24 @@ from hud.queries.contexts import (
 from hud.queries.jobs import attempt_order, has_results, select_runs, state_of, totals_of
 from hud.queries.pulls import latest_pulls_of, pull_list
 from hud.queries.scope import Scope
+from hud.store.batches import batches
 from hud.store.history import BRANCH_EVENTS
 from hud.store.tables import backend, run
 
 TREND = 30
+HOME_PULLS = 10
 MATRIX_COMMITS = 50
 JOBS = 4
 """Runs that are read for each commit of a trend; of a backend with more jobs, fewer commits are shown, each whole."""
 
+_BATCH = 500
 _STATES = ("failing", "stuck", "infra", "no data", "running", "passing")
 """The ones that need a look first."""
 
 
 def home_page(scope: Scope) -> HomePage:
     """Backends, the ones that need a look first, and the latest pull requests."""
-    return HomePage(backends=backend_list(scope).backends, prs=pull_list(scope).prs, updated=scope.now)
+    return HomePage(backends=backend_list(scope).backends, prs=pull_list(scope, size=HOME_PULLS).prs, updated=scope.now)
 
 
 def backend_list(scope: Scope) -> BackendList:
@@ -153,7 +157,6 @@ def _readiness(scope: Scope, points: Sequence[Sequence[sa.Row[Any]]], criteria: 
 
 def base_points(scope: Scope, backends: Sequence[int], limit: int) -> dict[int, list[list[sa.Row[Any]]]]:
     """By backend, the latest commits of the base branch that it ran on, newest first; of each, the runs that count."""
-    newest = (run.c.order_at.desc(), run.c.order_place.desc(), run.c.id.desc())
     one = run.alias("one")
     latest = (
         sa.select(one.c.id)
@@ -161,10 +164,17 @@ def base_points(scope: Scope, backends: Sequence[int], limit: int) -> dict[int, 
         .order_by(one.c.order_at.desc(), one.c.order_place.desc(), one.c.id.desc())
         .limit(limit * JOBS)
         .correlate(backend)
+        .subquery()
     )
-    query = select_runs().where(backend.c.id.in_(backends), run.c.id.in_(latest)).order_by(*newest)
+    # The numbers come first, by the index: asked for together with their rows, a database reads every run there is.
+    listed = sa.select(sa.func.aggregate_strings(sa.cast(latest.c.id, sa.Text), ",")).scalar_subquery()
+    told = scope.connection.execute(sa.select(listed).where(backend.c.id.in_(backends))).scalars()
+    numbers = [int(number) for found in told if found for number in found.split(",")]
+    rows = [row for some in batches(numbers, _BATCH) for row in scope.rows(select_runs().where(run.c.id.in_(some)))]
+    # Sorting thousands of numbers here is quicker than sorting the rows there.
+    rows.sort(key=lambda row: (row.order_at, row.order_place, row.id), reverse=True)
     points: dict[int, dict[str, list[sa.Row[Any]]]] = {}
-    for row in scope.rows(query):
+    for row in rows:
         points.setdefault(row.backend_id, {}).setdefault(row.sha or row.key, []).append(row)
     for number, mine in points.items():
         if len(mine) <= limit and sum(map(len, mine.values())) == limit * JOBS:
@@ -191,6 +201,11 @@ def _latest(rows: Sequence[sa.Row[Any]]) -> list[sa.Row[Any]]:
 
 def point(scope: Scope, rows: Sequence[sa.Row[Any]]) -> RunPoint:
     """One commit in a trend."""
+    key = tuple((row.id, row.revision, state_of(scope, row)) for row in rows)
+    return scope.memories.points.get(key, partial(_point, scope, rows))
+
+
+def _point(scope: Scope, rows: Sequence[sa.Row[Any]]) -> RunPoint:
     totals = summed(rows)
     states = {row.key: _state_of_run(scope, row) for row in rows}
     worst = min(rows, key=lambda row: (_STATES.index(states[row.key]), row.key))

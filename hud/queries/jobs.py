@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from statistics import median
 from typing import Any
 
@@ -32,12 +33,19 @@ _BATCH = 500
 
 Row = sa.Row[Any]
 
+_COUNTED = ("totals", "reported")
+
 JOIN = run.join(backend, backend.c.id == run.c.backend_id).outerjoin(lane, lane.c.id == run.c.lane_id)
 COLUMNS = (
-    *(column for column in run.c if column.name not in ("report", "cuts", "parts", "parts_of", "delivery_id")),
+    *(
+        column
+        for column in run.c
+        if column.name not in ("report", "cuts", "parts", "parts_of", "delivery_id", *_COUNTED)
+    ),
+    *(sa.cast(run.c[name], sa.Text).label(name) for name in _COUNTED),
     *(backend.c.repo, backend.c.device, lane.c.workflow, lane.c.job),
 )
-"""What lists need of runs; a report may be large and is read for one run at a time."""
+"""What lists need of runs; a report may be large and is read for one run at a time. Counts stay text: see totals_of."""
 
 
 def select_runs() -> sa.Select[Any]:
@@ -394,9 +402,13 @@ def base_line(base: Row | None, asked: str | None) -> BaseLine | None:
 
 def totals_of(row: Row) -> dict[Outcome, int]:
     """Tests by outcome: from per-test results, else from the counts of the job's report."""
-    if row.totals is not None:
-        return {outcome: row.totals.get(outcome, 0) for outcome in OUTCOMES}
-    counts = row.reported or {}
+    return _totals(row.totals, row.reported)
+
+
+@lru_cache(maxsize=20_000)
+def _totals(totals: str | None, reported: str | None) -> dict[Outcome, int]:
+    """Pages ask for the counts of the same thousands of runs again and again; nobody changes the answer."""
+    counts = json.loads(totals or "null") or json.loads(reported or "null") or {}
     return {outcome: _count(counts.get(outcome)) for outcome in OUTCOMES}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -72,20 +73,20 @@ def _described(heads: Sequence[Row], head: Row) -> dict[str, Any]:
     }
 
 
-def pull_list(scope: Scope, page: int = 1, state: str | None = None) -> PullList:
-    """Pull requests that backends reported on, the latest pushed first."""
+def pull_list(scope: Scope, page: int = 1, state: str | None = None, size: int = PAGE) -> PullList:
+    """Pull requests that backends reported on, the latest pushed first; ``size`` of them on a page."""
     latest = sa.select(pull_head.c.upstream, pull_head.c.pr, sa.func.max(pull_head.c.at).label("at")).group_by(
         pull_head.c.upstream, pull_head.c.pr
     )
     if state is not None:
         latest = latest.having(sa.func.max(sa.case((pull_head.c.state == state, 1), else_=0)) == 1)
     total = scope.connection.execute(sa.select(sa.func.count()).select_from(latest.subquery())).scalar_one()
-    found = scope.rows(latest.order_by(sa.desc("at"), pull_head.c.pr.desc()).limit(PAGE).offset((page - 1) * PAGE))
+    found = scope.rows(latest.order_by(sa.desc("at"), pull_head.c.pr.desc()).limit(size).offset((page - 1) * size))
     return PullList(
         prs=_pull_rows(scope, [(row.upstream, row.pr) for row in found]),
         total=total,
         page=page,
-        pages=max(1, -(-total // PAGE)),
+        pages=max(1, -(-total // size)),
     )
 
 
@@ -163,16 +164,20 @@ class _Backend:
     level: str
     jobs: Sequence[Judged]
 
-    @property
+    @cached_property
     def verdict(self) -> Verdict:
         return worst(job.told.judgement.verdict for job in self.jobs)
 
-    def lists(self) -> dict[str, list[int | str]]:
+    @cached_property
+    def lists(self) -> Mapping[str, Sequence[int] | Sequence[str] | Sequence[int | str]]:
         """What happened to which tests in any of the jobs, each test once, by the names of ``contexts.Counts``."""
         kinds = [job.told.lists() for job in self.jobs]
+        if len(kinds) == 1:
+            return kinds[0]
         every = kinds[0] if kinds else _KINDS
         return {kind: list(dict.fromkeys(key for told in kinds for key in told[kind])) for kind in every}
 
+    @cached_property
     def on_cpu(self) -> set[int | str]:
         """Tests that fail in any of the jobs, and on the CPU too."""
         return {key for job in self.jobs for key in job.told.judgement.on_cpu}
@@ -187,12 +192,12 @@ class _Commit:
     updated: float
 
     def sentence(self) -> tuple[Verdict, str]:
-        lists = [found.lists() for found in self.backends]
+        lists = [found.lists for found in self.backends]
         return sentence(
             [found.verdict for found in self.backends],
             sum(len(told["new_failures"]) for told in lists),
             sum(len(told["uncertain"]) for told in lists),
-            sum(len(found.on_cpu().intersection(found.lists()["new_failures"])) for found in self.backends),
+            sum(len(found.on_cpu.intersection(found.lists["new_failures"])) for found in self.backends if found.on_cpu),
         )
 
 
@@ -234,7 +239,7 @@ def _judge_commits(scope: Scope, asked: Sequence[_Asked]) -> list[_Commit]:
 
 
 def _worst_first(found: _Backend) -> tuple[int, int, str]:
-    return (VERDICTS.index(found.verdict), -len(found.lists()["new_failures"]), found.repo.lower())
+    return (VERDICTS.index(found.verdict), -len(found.lists["new_failures"]), found.repo.lower())
 
 
 def _expected(scope: Scope, head: Row, known: Sequence[Row]) -> list[tuple[str, str]]:
@@ -252,7 +257,7 @@ def _backend_row(scope: Scope, found: _Backend) -> BackendRow:
     jobs = [job_row(scope, job) for job in found.jobs]
     totals = {outcome: sum(job.totals[outcome] for job in jobs) for outcome in OUTCOMES}
     deciding = next((job for job in jobs if job.verdict == found.verdict), None)
-    lists, on_cpu = found.lists(), found.on_cpu()
+    lists, on_cpu = found.lists, found.on_cpu
 
     def named(kind: str) -> list[str]:
         return list(dict.fromkeys(name for job in jobs for name in getattr(job, kind)))

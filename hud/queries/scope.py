@@ -60,14 +60,17 @@ class Memories:
     Attributes:
         rosters: by number.
         results: by run and revision.
-        answers: verdicts and the like.
+        answers: verdicts and the like. Those on 10 pull requests of 100 backends take some two millions; once they do
+            not fit, each page forgets what the next one asks for.
+        points: commits in trends.
         catalog: families and cells of tests.
     """
 
     def __init__(self) -> None:
         self.rosters = Memory(16_000_000, len)
         self.results = Memory(128_000_000, len)
-        self.answers = Memory(2_000_000, lambda answer: 50 + getattr(answer, "weight", 0))
+        self.points = Memory(100_000)
+        self.answers = Memory(6_000_000, lambda answer: 50 + getattr(answer, "weight", 0))
         self.catalog = Catalog()
 
 
