@@ -1,12 +1,14 @@
 """Runs benchmarks and keeps what they found in ``benchmarks/results/<part>-<name>.json``, with a table in README.md.
 
-Usage: python benchmarks/run.py [FILE...]. A benchmark prints one JSON object; its ``ratios`` (name -> ``ratio``, and a
-``goal`` such as ``<= 2`` where there is one) go into the table. Without files only the table is made anew.
+Usage: python benchmarks/run.py ["FILE [OPTION...]"...]. A benchmark prints one JSON object; its ``ratios`` (name ->
+``ratio``, and a ``goal`` such as ``<= 2`` where there is one) go into the table. Without files only the table is made
+anew.
 """
 
 import datetime
 import json
 import operator
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +19,18 @@ RESULTS = Path(__file__).resolve().parent / "results"
 COMPARE = {"<=": operator.le, ">=": operator.ge}
 
 
-def measure(file):
+def measure(file, *options):
     """Runs one benchmark and writes its result.
+
+    Args:
+        file: its path.
+        options: of its command line.
 
     Raises:
         SystemExit: it failed, or printed something else than a JSON object.
     """
     before = machine()
-    process = subprocess.run([sys.executable, file], stdout=subprocess.PIPE, text=True)
+    process = subprocess.run([sys.executable, file, *options], stdout=subprocess.PIPE, text=True)
     try:
         found = json.loads(process.stdout)
     except ValueError:
@@ -54,7 +60,8 @@ def rows(path):
 def main():
     for name in sys.argv[1:]:
         print(f"bench: {name}", file=sys.stderr, flush=True)
-        measure(Path(name))
+        file, *options = shlex.split(name)
+        measure(Path(file), *options)
     lines = [
         "# Results of the benchmarks",
         "",

@@ -78,7 +78,8 @@ def matrix_page(scope: Scope, repo: str, query: str = "", state: str = "", page:
 def _latest(scope: Scope, backend_id: int) -> sa.Row[Any] | None:
     query = (
         select_runs()
-        .where(run.c.backend_id == backend_id, run.c.in_history)
+        # Runs of history are of no pull request; said here, the index has them in order.
+        .where(run.c.backend_id == backend_id, run.c.pr.is_(None), run.c.in_history)
         .order_by(*(column.desc() for column in ORDER))
         .limit(1)
     )

@@ -21,6 +21,8 @@ from hud.store.tables import backend, pull_head, run
 
 PAGE = 25
 
+_RUNS = 50
+"""Runs that are read for each pull request in a backend's list; with more of each, the list is shorter."""
 _KINDS = ("new_failures", "added", "already_failing", "uncertain", "flaky", "fixed", "missing")
 _LEVELS_THAT_BLOCK = ("L4",)
 _ACTIVE_SECONDS = 7 * 86_400
@@ -92,10 +94,16 @@ def pull_list(scope: Scope, page: int = 1, state: str | None = None, size: int =
 
 def latest_pulls_of(scope: Scope, backend_id: int, limit: int = 10) -> list[PullRow]:
     """The pull requests that a backend reported on last."""
-    latest = (
-        sa.select(run.c.upstream, run.c.pr, sa.func.max(run.c.first_seen).label("at"))
+    recent = (
+        sa.select(run.c.upstream, run.c.pr, run.c.first_seen)
         .where(run.c.backend_id == backend_id, run.c.pr.is_not(None))
-        .group_by(run.c.upstream, run.c.pr)
+        .order_by(run.c.first_seen.desc())
+        .limit(limit * _RUNS)
+        .subquery()
+    )
+    latest = (
+        sa.select(recent.c.upstream, recent.c.pr, sa.func.max(recent.c.first_seen).label("at"))
+        .group_by(recent.c.upstream, recent.c.pr)
         .order_by(sa.desc("at"))
         .limit(limit)
     )
