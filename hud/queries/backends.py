@@ -29,7 +29,7 @@ from hud.store.batches import batches
 from hud.store.history import BRANCH_EVENTS
 from hud.store.tables import backend, run
 
-TREND = 30
+TREND = 20
 HOME_PULLS = 10
 MATRIX_COMMITS = 50
 JOBS = 4
