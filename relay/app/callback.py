@@ -28,6 +28,7 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 _RUN_ID = re.compile(r"[0-9]{1,20}")
 _COMMITS_KEPT = 4096
 _COMMIT_SECONDS = 3600.0
+_LINGER_SECONDS = 0.003
 
 
 class Callbacks:
@@ -38,7 +39,7 @@ class Callbacks:
         self._workers = workers
         self._commits: dict[str, tuple[bool, float]] = {}
         self._intake: Batches[Report, Taken | CallbackError] = Batches(
-            service.database, partial(take, service), key=attrgetter("key")
+            service.database, partial(take, service), key=attrgetter("key"), linger=_LINGER_SECONDS
         )
 
     async def authenticate(self, authorization: str | None) -> tuple[str, bool]:

@@ -30,6 +30,7 @@ _log = structlog.get_logger(__name__)
 _STORE_PAUSE_SECONDS = 1.0
 _STOP_SECONDS = 10.0
 _GATHER_SECONDS = 0.005
+_LINGER_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,9 @@ class Workers:
     def __init__(self, service: Service):
         settings = service.settings
         effects = Effects(service)
-        records: Batches[_End, None] = Batches(service.database, partial(_record, service.owner))
+        records: Batches[_End, None] = Batches(
+            service.database, partial(_record, service.owner), linger=_LINGER_SECONDS
+        )
         self._service = service
         self.lanes = {
             spec.name: Lane(service, spec, effects.act, records)

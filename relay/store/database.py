@@ -382,6 +382,7 @@ class Batches(Generic[U, T]):
 
     Args:
         work: does units in one transaction; gives each one's result, in their order.
+        linger: seconds that a batch waits for more while units come in company; statements are what it saves.
         key: units of one key never meet in a batch, so that each sees what the one before it did.
     """
 
@@ -391,10 +392,12 @@ class Batches(Generic[U, T]):
         work: Callable[[Connection, list[U]], list[T]],
         *,
         key: Callable[[U], Hashable] | None = None,
+        linger: float = 0.0,
     ):
         self._database = database
         self._work = work
         self._key = key
+        self._linger = linger
         self._waiting: list[tuple[U, asyncio.Future[T]]] = []
         self._committing: asyncio.Task[None] | None = None
 
@@ -415,9 +418,13 @@ class Batches(Generic[U, T]):
         return await future
 
     async def _commit_all(self) -> None:
+        batch: list[tuple[U, asyncio.Future[T]]] = []
         try:
             while self._waiting:
-                await self._commit(self._next())
+                if self._linger and len(batch) + len(self._waiting) > 1:
+                    await asyncio.sleep(self._linger)
+                batch = self._next()
+                await self._commit(batch)
         finally:
             self._committing = None
 
