@@ -51,7 +51,7 @@ def matrix_page(scope: Scope, repo: str, query: str = "", state: str = "", page:
     row = _latest(scope, known.id)
     table = _Table({}, (), {})
     if row is not None:
-        table = scope.memories.answers.get(("matrix", row.id, row.revision), partial(_make_table, scope, row))
+        table = scope.memories.matrices.get((row.id, row.revision), partial(_make_table, scope, row))
     shown = [
         (op, cells)
         for op, cells in table.rows.items()

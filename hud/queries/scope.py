@@ -62,6 +62,7 @@ class Memories:
         results: by run and revision.
         answers: verdicts and the like. Those on 10 pull requests of 100 backends take some two millions; once they do
             not fit, each page forgets what the next one asks for.
+        matrices: operators by dtypes; apart, because those of 100 backends would push out every verdict.
         points: commits in trends.
         catalog: families and cells of tests.
     """
@@ -69,6 +70,7 @@ class Memories:
     def __init__(self) -> None:
         self.rosters = Memory(16_000_000, len)
         self.results = Memory(128_000_000, len)
+        self.matrices = Memory(12_000_000, lambda table: int(table.weight))
         self.points = Memory(100_000)
         self.answers = Memory(6_000_000, lambda answer: 50 + getattr(answer, "weight", 0))
         self.catalog = Catalog()
