@@ -66,13 +66,12 @@ def load() -> None:
     global _C
     _C = _load_extension()
     torch.utils.rename_privateuse1_backend("spyre")
-    from spyre_backend import device, lifecycle
-    from spyre_backend.compiler import inductor
+    from spyre_backend import compiler, device, lifecycle
 
     torch._register_device_module("spyre", device)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     lifecycle.install()
-    inductor.install()
+    compiler.install()
 
 
 def _autoload() -> None:

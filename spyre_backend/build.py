@@ -18,7 +18,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 SOURCES = PACKAGE / "csrc"
-LAYERS = ("card", "bridge", "programs")
+LAYERS = ("card", "bridge", "programs", "eager")
 JOBS = 2
 
 

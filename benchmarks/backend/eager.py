@@ -6,6 +6,7 @@ of the machine does not lengthen it.
 """
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -88,6 +89,17 @@ def allocations(rounds):
     }
 
 
+def first_uses():
+    """Milliseconds of the first use of a small operator, which compiles it, and of the second, by operator."""
+    tensors = [torch.ones(size, 4, device="spyre") for size in range(1, 102)]
+    found = {}
+    for name, call in (("add", lambda x: x + x), ("mm", lambda x: x.t() @ x)):
+        uses = [[seconds_per_call(functools.partial(call, x), 1) * 1e3 for _ in range(2)] for x in tensors]
+        found[name] = {"first ms": statistics.median(use[0] for use in uses[1:])}
+        found[name]["second ms"] = statistics.median(use[1] for use in uses[1:])
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
@@ -104,6 +116,7 @@ def main():
         report["ratios"][name] = statistics.median(b / a for a, b in zip(samples["cpu"], samples["spyre"], strict=True))
     report["ratios"] |= copies(arguments.rounds)
     report["us"][f"{LIVE} live tensors"] = live = allocations(arguments.rounds)
+    report["first use"] = first_uses()
     for what in ("allocate us", "free us"):
         report["ratios"][f"{LIVE} live tensors, {what[:-3]}"] = live["spyre"][what] / live["cpu"][what]
     report["ratios"] = {

@@ -15,7 +15,7 @@ import torch
 
 from spyre_backend import _C
 from spyre_backend._C import Deadlock, InvalidArgument, MemoryFault, Poisoned, ShutDown, SpyreError
-from spyre_backend.compiler.stats import CompileStats, compile_stats
+from spyre_backend.compiler.stats import CompileStats, Fallback, compile_stats, fallback_stats
 from spyre_backend.device import _utils as _utils
 from spyre_backend.device import memory, random, streams
 from spyre_backend.device._utils import DeviceLike, _get_device_index
@@ -63,6 +63,7 @@ __all__ = [
     "DeviceProperties",
     "DeviceState",
     "Event",
+    "Fallback",
     "Interval",
     "InvalidArgument",
     "MemoryFault",
@@ -85,6 +86,7 @@ __all__ = [
     "device_of",
     "device_state",
     "empty_cache",
+    "fallback_stats",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",

@@ -31,6 +31,12 @@ class Settings:
             the card at a time; with all in use the next one waits.
         correction_regions: ``SPYRE_CORRECTION_REGIONS``, 1 to 64: launches of one program that may be patched before
             the first of them has run.
+        eager_programs: ``SPYRE_EAGER_PROGRAMS``, 0 to 1048576: eager operators that are kept as programs, one per
+            operator, dtypes, layouts and sizes; the half that was used longest ago goes when there are more. 0: every
+            eager operator runs as one step without a program.
+        fallback: ``SPYRE_FALLBACK``, for eager calls that no program can run (random numbers, sizes that depend
+            on data, …): ``"allow"`` runs them as one step on the device, ``"warn"`` also warns once per operator,
+            ``"error"`` raises a RuntimeError. ``torch.spyre.fallback_stats()`` counts them.
         launch: ``SPYRE_LAUNCH``. ``"patch"``: as docs/programs.md says; ``"windows"`` and ``"graph"`` are older
             schemes, for comparison.
     """
@@ -45,6 +51,8 @@ class Settings:
     split_streams: bool
     staging_buffers: int
     correction_regions: int
+    eager_programs: int
+    fallback: Literal["allow", "warn", "error"]
     launch: Literal["patch", "windows", "graph"]
 
 

@@ -73,10 +73,24 @@ class Scalar:
     """The value of a scalar argument, as an argument of an operator."""
 
     argument: int
+    type: str
 
 
 Given: TypeAlias = Any
 """What :meth:`ProgramBuilder.call` takes: operands, numbers, expressions, texts, dtypes, None, and lists of these."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What a builder made, before it is written.
+
+    Attributes:
+        manifest: its description.
+        files: the binaries, by name.
+    """
+
+    manifest: Manifest
+    files: dict[str, bytes]
 
 
 @dataclass
@@ -149,10 +163,15 @@ class ProgramBuilder:
         """The next argument is a whole number: the value of a symbol."""
         self._arguments.append(IntegerArgument(name or symbol, symbol))
 
-    def scalar(self, name: str) -> Scalar:
-        """The next argument is a number that is a value and no size."""
-        self._arguments.append(ScalarArgument(name))
-        return Scalar(len(self._arguments) - 1)
+    def scalar(self, name: str, type_: str = "float") -> Scalar:
+        """The next argument is a number that is a value and no size.
+
+        Args:
+            name: for messages.
+            type_: ``float`` or ``int``, of 64 bits: what the operator is given.
+        """
+        self._arguments.append(ScalarArgument(name, type_))
+        return Scalar(len(self._arguments) - 1, type_)
 
     def expr(self, size: Size) -> Given:
         """An expression over symbols as an argument of :meth:`call`, where plain text would be a string."""
@@ -290,6 +309,21 @@ class ProgramBuilder:
             ExpressionError: a size is no expression over the symbols.
             ArtifactError: the cache can't be written.
         """
+        artifact = self.assemble()
+        text = to_json(artifact.manifest)
+        try:
+            from_json(text, Path(self.name))
+        except ArtifactError as error:
+            raise BuildError(f"{self.name}: {error.field}: {error.reason}") from None
+        return (cache or ArtifactCache()).store(text, artifact.files)
+
+    def assemble(self) -> Artifact:
+        """The artifact in memory, for a caller that knows that its manifest can be read.
+
+        Raises:
+            BuildError: there is nothing in the program.
+            ExpressionError: a size is no expression over the symbols.
+        """
         if not self._instructions:
             raise BuildError(f"{self.name}: a program without instructions does nothing")
         storages, scratch = self._place_storages()
@@ -314,12 +348,7 @@ class ProgramBuilder:
                 len(self._slots), fetch_barrier=self._fetch_barrier, synchronize=self._synchronize
             ),
         )
-        text_of_manifest = to_json(manifest)
-        try:
-            from_json(text_of_manifest, Path(self.name))
-        except ArtifactError as error:
-            raise BuildError(f"{self.name}: {error.field}: {error.reason}") from None
-        return (cache or ArtifactCache()).store(text_of_manifest, files)
+        return Artifact(manifest, files)
 
     # ------------------------------------------------------------------------------------------ internals
 
@@ -367,7 +396,8 @@ class ProgramBuilder:
             case _Expression():
                 return Value(Tag.INT, self._number(given.size))
             case Scalar():
-                return Value(Tag.FLOAT_SLOT, InSlot(self._slot(Slot(SlotKind.SCALAR, argument=given.argument))))
+                tag = Tag.INT if given.type == "int" else Tag.FLOAT_SLOT
+                return Value(tag, InSlot(self._slot(Slot(SlotKind.SCALAR, argument=given.argument))))
             case bool():
                 return Value(Tag.BOOL, given)
             case int() if not -(2**63) <= given < 2**63:

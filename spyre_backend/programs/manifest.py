@@ -78,9 +78,15 @@ class IntegerArgument:
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """A number that is a value and no size."""
+    """A number that is a value and no size.
+
+    Attributes:
+        name: for messages.
+        type: ``float`` (64 bits; a launch may give whole numbers too) or ``int`` (64 bits).
+    """
 
     name: str
+    type: str = "float"
 
 
 Argument = TensorArgument | IntegerArgument | ScalarArgument
@@ -220,7 +226,7 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
         }
     if isinstance(argument, IntegerArgument):
         return {"kind": "integer", "name": argument.name, "symbol": argument.symbol}
-    return {"kind": "scalar", "name": argument.name}
+    return {"kind": "scalar", "name": argument.name, "type": argument.type}
 
 
 def _slot_to_json(slot: Slot) -> dict[str, Any]:
@@ -372,8 +378,8 @@ def _argument(node: _Node, names: Sequence[str]) -> Argument:
         node.only("kind", "name", "symbol")
         return IntegerArgument(node["name"].text(), node["symbol"].choice(*names))
     if kind == "scalar":
-        node.only("kind", "name")
-        return ScalarArgument(node["name"].text())
+        node.only("kind", "name", "type")
+        return ScalarArgument(node["name"].text(), node["type"].choice("float", "int"))
     node.only("kind", "name", "dtype", "shape", "strides", "role")
     dtype = getattr(torch, node["dtype"].text(), None)
     if not isinstance(dtype, torch.dtype):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -139,16 +139,29 @@ def load_plan(directory: Path, device: torch.device | str | int | None, kind: ty
     """
     directory = directory.absolute()
     manifest = read_manifest(directory)
-    text = _read_binary(directory, manifest, PROGRAM)
-    constants = _read_binary(directory, manifest, CONSTANTS) if CONSTANTS in manifest.binaries else b""
-    kernels, digest = b"", ""
-    if KERNELS in manifest.binaries:
-        kernels, digest = _read_binary(directory, manifest, KERNELS), manifest.binaries[KERNELS].sha256
+    files = {name: _read_binary(directory, manifest, name) for name in manifest.binaries}
     try:
-        plan = _C.JobPlan(_description(manifest), text, constants, kernels, digest, _index(device))
+        plan = prepared(manifest, files, _index(device))
     except _C.InvalidArgument as error:
         raise ArtifactError(directory, f"{PROGRAM}: {error}") from None
     return kind(manifest, directory, plan)
+
+
+def prepared(manifest: Manifest, files: Mapping[str, bytes], device: int) -> _C.JobPlan:
+    """The extension's plan of a program whose parts are in memory; uploads it.
+
+    Args:
+        manifest: its description.
+        files: its binaries, by name.
+        device: index of the device.
+
+    Raises:
+        torch.spyre.InvalidArgument: the card refuses the program's text.
+        torch.OutOfMemoryError: the program memory is full.
+    """
+    kernels = files.get(KERNELS, b"")
+    digest = manifest.binaries[KERNELS].sha256 if kernels else ""
+    return _C.JobPlan(_description(manifest), files[PROGRAM], files.get(CONSTANTS, b""), kernels, digest, device)
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -213,7 +226,7 @@ def _argument(argument: Argument, manifest: Manifest) -> tuple[object, ...]:
     if isinstance(argument, IntegerArgument):
         return ("integer", argument.name, manifest.names.index(argument.symbol))
     if isinstance(argument, ScalarArgument):
-        return ("scalar", argument.name)
+        return ("scalar", argument.name, argument.type == "int")
     assert isinstance(argument, TensorArgument)
     shape: list[Steps] = [manifest.steps(size) for size in argument.shape]
     strides: list[Steps] = [manifest.steps(size) for size in argument.strides]

@@ -216,6 +216,7 @@ def test_S_6_views_that_start_between_sticks_are_copied_right():
 
 def test_a_timeline_exports_as_a_chrome_trace(tmp_path):
     x = torch.ones(1 << 18).pin_memory()
+    x.to(DEVICE) + 1  # compiled and uploaded now
     with torch.spyre.record_timeline() as timeline:
         y = x.to(DEVICE, non_blocking=True) + 1
         torch.spyre.launch_host_callback(lambda: None)
@@ -233,6 +234,7 @@ def test_a_timeline_exports_as_a_chrome_trace(tmp_path):
 
 def test_recordings_nest():
     x = torch.ones(10, device=DEVICE)
+    x + 1  # compiled and uploaded now
     with torch.spyre.record_timeline() as outer:
         x + 1
         with torch.spyre.record_timeline() as inner:

@@ -66,6 +66,7 @@ def test_R4_14_every_copy_between_devices_has_events_of_its_own():
 
 def test_R4_19_without_host_work_there_is_no_preparation_stream():
     x = torch.ones(100, device="spyre")
+    x = x * 1.5  # compiled and uploaded now
     streams = len(torch.spyre.device_state().streams)
     with torch.spyre.record_timeline() as timeline:
         for _ in range(10):

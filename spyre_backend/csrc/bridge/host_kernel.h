@@ -5,7 +5,6 @@
 #include "bridge/host_view.h"
 #include "bridge/runtime.h"
 
-#include <ATen/core/boxing/OperatorKernel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -51,17 +50,5 @@ public:
 // leaves device tensors on the stack. Throws what the kernel throws, and a RuntimeError for tensors of
 // several devices.
 void run_host_kernel(const HostKernelPlan& plan, const c10::OperatorHandle& op, torch::jit::Stack* stack);
-
-// A boxed kernel that keeps its plan.
-class HostKernel final : public c10::OperatorKernel {
-public:
-  explicit HostKernel(const c10::OperatorHandle& op) : plan_(op) {}
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    run_host_kernel(plan_, op, stack);
-  }
-
-private:
-  HostKernelPlan plan_;
-};
 
 } // namespace spyre::bridge

@@ -5,6 +5,7 @@
 #include "bridge/host_allocator.h"
 #include "bridge/python_errors.h"
 #include "bridge/runtime.h"
+#include "eager/bindings.h"
 #include "programs/bindings.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -70,6 +71,9 @@ py::dict settings() {
   result["split_streams"] = settings.split_streams;
   result["staging_buffers"] = settings.staging_buffers;
   result["correction_regions"] = settings.correction_regions;
+  result["eager_programs"] = settings.eager_programs;
+  constexpr std::array kFallbacks{"allow", "warn", "error"};
+  result["fallback"] = kFallbacks[static_cast<std::size_t>(settings.fallback)];
   constexpr std::array kSchemes{"patch", "windows", "graph"};
   result["launch"] = kSchemes[static_cast<std::size_t>(settings.launch)];
   return result;
@@ -208,4 +212,5 @@ PYBIND11_MODULE(_C, module) {
   module.def("take_recording", [] { return as_tuples(Runtime::get().scheduler().take_recording()); });
   module.def("stop_recording", [] { return as_tuples(Runtime::get().scheduler().stop_recording()); });
   spyre::programs::add_programs(module);
+  spyre::eager::add_eager(module);
 }

@@ -66,6 +66,10 @@ Settings read_settings() {
   settings.staging_buffers = static_cast<std::size_t>(number_from("SPYRE_STAGING_BUFFERS", 4, 1, 1024, true));
   settings.correction_regions =
       static_cast<std::size_t>(number_from("SPYRE_CORRECTION_REGIONS", 2, 1, 64, true));
+  settings.eager_programs =
+      static_cast<std::size_t>(number_from("SPYRE_EAGER_PROGRAMS", 4096, 0, 1 << 20, true));
+  settings.fallback = choice_from<Fallback>(
+      "SPYRE_FALLBACK", {{"allow", Fallback::Allow}, {"warn", Fallback::Warn}, {"error", Fallback::Error}});
   settings.launch = choice_from<LaunchScheme>(
       "SPYRE_LAUNCH",
       {{"patch", LaunchScheme::Patch}, {"windows", LaunchScheme::Windows}, {"graph", LaunchScheme::Graph}});

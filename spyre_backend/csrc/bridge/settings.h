@@ -11,6 +11,7 @@ namespace spyre::bridge {
 // Read once, when the first setting is needed. An invalid value is a ValueError that names variable and
 // value.
 enum class LaunchScheme { Patch, Windows, Graph };
+enum class Fallback { Allow, Warn, Error };
 
 struct Settings {
   card::Mode mode = card::Mode::PF;              // SPYRE_MODE, PF or VF
@@ -23,6 +24,8 @@ struct Settings {
   bool split_streams = true;                     // SPYRE_SPLIT_STREAMS, on or off
   std::size_t staging_buffers = 4;               // SPYRE_STAGING_BUFFERS, of one prepared program
   std::size_t correction_regions = 2;            // SPYRE_CORRECTION_REGIONS, of one prepared program
+  std::size_t eager_programs = 4096;             // SPYRE_EAGER_PROGRAMS, kept for eager operators; 0: none
+  Fallback fallback = Fallback::Allow;           // SPYRE_FALLBACK, for eager calls that no program can run
   LaunchScheme launch = LaunchScheme::Patch;     // SPYRE_LAUNCH, how programs are launched
   static const Settings& get();
 };

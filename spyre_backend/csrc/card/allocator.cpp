@@ -239,6 +239,10 @@ Block* RegionAllocator::allocate_locked(std::uint64_t bytes, Use use, const Plac
     return nullptr;
   block->requested = bytes;
   live_.emplace(block->position, block);
+  if (use == Use::Program) {
+    stats_.program_bytes.add(static_cast<std::int64_t>(length));
+    return block;
+  }
   stats_.allocations.add(1);
   stats_.allocated_bytes.add(static_cast<std::int64_t>(length));
   stats_.requested_bytes.add(static_cast<std::int64_t>(bytes));
@@ -333,9 +337,13 @@ void RegionAllocator::free(Block* block) {
   if (!block->live)
     throw MemoryFault("a block of device memory was freed twice");
   live_.erase(block->position);
-  stats_.allocations.remove(1);
-  stats_.allocated_bytes.remove(static_cast<std::int64_t>(block->length));
-  stats_.requested_bytes.remove(static_cast<std::int64_t>(block->requested));
+  if (use_of(*block) == Use::Program) {
+    stats_.program_bytes.remove(static_cast<std::int64_t>(block->length));
+  } else {
+    stats_.allocations.remove(1);
+    stats_.allocated_bytes.remove(static_cast<std::int64_t>(block->length));
+    stats_.requested_bytes.remove(static_cast<std::int64_t>(block->requested));
+  }
   if (block->region != kManyRegions) {
     give_back(block);
     return;
@@ -431,7 +439,7 @@ std::uint64_t RegionAllocator::release_free_regions_locked() {
 
 void RegionAllocator::refuse(std::uint64_t bytes) {
   ++stats_.out_of_memory;
-  const std::uint64_t available = capacity_ - static_cast<std::uint64_t>(stats_.allocated_bytes.current);
+  const std::uint64_t available = free_bytes_locked();
   std::uint64_t largest = 0;
   for (const AddressRanges& ranges : unreserved_)
     for (const auto& [position, length] : ranges)
@@ -487,20 +495,25 @@ MemoryStats RegionAllocator::stats() const {
 
 std::uint64_t RegionAllocator::free_bytes() const {
   const std::lock_guard lock(mutex_);
-  return capacity_ - static_cast<std::uint64_t>(stats_.allocated_bytes.current);
+  return free_bytes_locked();
+}
+
+std::uint64_t RegionAllocator::free_bytes_locked() const {
+  return capacity_ -
+         static_cast<std::uint64_t>(stats_.allocated_bytes.current + stats_.program_bytes.current);
 }
 
 void RegionAllocator::reset_peaks() {
   const std::lock_guard lock(mutex_);
-  for (Gauge* gauge : {&stats_.allocations, &stats_.allocated_bytes, &stats_.requested_bytes, &stats_.regions,
-                       &stats_.reserved_bytes})
+  for (Gauge* gauge : {&stats_.allocations, &stats_.allocated_bytes, &stats_.requested_bytes,
+                       &stats_.program_bytes, &stats_.regions, &stats_.reserved_bytes})
     gauge->peak = gauge->current;
 }
 
 void RegionAllocator::reset_totals() {
   const std::lock_guard lock(mutex_);
-  for (Gauge* gauge : {&stats_.allocations, &stats_.allocated_bytes, &stats_.requested_bytes, &stats_.regions,
-                       &stats_.reserved_bytes})
+  for (Gauge* gauge : {&stats_.allocations, &stats_.allocated_bytes, &stats_.requested_bytes,
+                       &stats_.program_bytes, &stats_.regions, &stats_.reserved_bytes})
     gauge->total = gauge->freed = 0;
   stats_.retries = 0;
   stats_.out_of_memory = 0;

@@ -57,9 +57,10 @@ struct Description {
 
 // Statistics of one device, exact at the moment they are read.
 struct MemoryStats {
-  Gauge allocations;     // live allocations
+  Gauge allocations;     // live allocations for tensors
   Gauge allocated_bytes; // their size, rounded up to sticks
   Gauge requested_bytes; // their size as asked for
+  Gauge program_bytes;   // size of live allocations for programs, rounded up to sticks
   Gauge regions;         // regions in use, each one handle
   Gauge reserved_bytes;  // size of these regions
   std::int64_t retries = 0;
@@ -202,6 +203,7 @@ private:
   // The live block that holds a position of the arena; null if none does.
   const Block* holder_of(std::uint64_t position) const;
   Use use_of(const Block& block) const;
+  std::uint64_t free_bytes_locked() const;
   void check_placement(const Placement& placement) const;
   std::uint32_t emptiest_domain() const;
   static Block* find_fit(const Pool& pool, std::uint64_t length);

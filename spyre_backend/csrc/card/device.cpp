@@ -96,6 +96,10 @@ template <class Store> void Device::write(const Span& span, Store&& store) const
   store(owner.arena_.backing(span.position));
 }
 
+void Device::store(const Span& span, const void* bytes) const {
+  write(span, [&](std::byte* target) { std::memcpy(target, bytes, span.bytes); });
+}
+
 std::vector<std::byte> Device::read_program(const Span& span) const {
   const Device& owner = owner_of(span.position);
   const std::byte* bytes = owner.access(span);
@@ -109,7 +113,7 @@ void Device::execute(Operation& operation, std::span<const std::byte> program) {
   } else if (auto* compute = std::get_if<Compute>(&operation.body)) {
     compute->kernel(program);
   } else if (const auto* in = std::get_if<CopyToDevice>(&operation.body)) {
-    write(in->device, [&](std::byte* target) { std::memcpy(target, in->host, in->device.bytes); });
+    store(in->device, in->host);
   } else if (const auto* out = std::get_if<CopyToHost>(&operation.body)) {
     std::memcpy(out->host, access(out->device), out->device.bytes);
   } else if (const auto* across = std::get_if<CopyPeer>(&operation.body)) {

@@ -66,6 +66,8 @@ public:
   // The effect of an operation, on the calling thread; for the scheduler. `program` as the fetch unit read
   // it.
   void execute(Operation& operation, std::span<const std::byte> program);
+  // The effect of a transfer from the host, on the calling thread. Throws MemoryFault as access() does.
+  void store(const Span& span, const void* bytes) const;
   // The bytes of a program at this moment. Throws MemoryFault as access() does.
   std::vector<std::byte> read_program(const Span& span) const;
 

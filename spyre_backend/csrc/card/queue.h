@@ -28,7 +28,9 @@ struct TurnState {
   bool nested = false;   // the thread holds the queue already
   bool borrowed = false; // the thread holds the compute pipeline already
   bool granted = false;
-  bool drives = false; // the virtual clock stands still meanwhile
+  bool drives = false;                // the virtual clock stands still meanwhile
+  const Footprint* touched = nullptr; // what the caller declares, if it does
+  const std::string* label = nullptr; // name in timelines
   std::thread::id thread = std::this_thread::get_id();
   Item* item = nullptr; // null when nothing had to be waited for
   std::uint64_t id = 0;
@@ -63,7 +65,13 @@ public:
   // returns when it is done. What `call` throws goes to the caller and does not fail the queue; an error that
   // the queue had before is thrown instead of running it. May be nested in the same thread.
   template <class Call> void compute(Call&& call) {
-    const Turn turn(*this);
+    const Turn turn(*this, nullptr, nullptr);
+    call();
+  }
+  // The same for a call that touches the given memory: it also runs after operations of other queues that
+  // were submitted before and conflict with that. `label` is its name in timelines.
+  template <class Call> void compute(const Footprint& touched, const std::string& label, Call&& call) {
+    const Turn turn(*this, &touched, &label);
     call();
   }
 
@@ -94,7 +102,11 @@ private:
   // Holds the queue and the compute pipeline for the current thread.
   class Turn {
   public:
-    explicit Turn(Queue& queue) : queue_(queue) { queue.scheduler_.begin_turn(queue, state_); }
+    Turn(Queue& queue, const Footprint* touched, const std::string* label) : queue_(queue) {
+      state_.touched = touched;
+      state_.label = label;
+      queue.scheduler_.begin_turn(queue, state_);
+    }
     ~Turn() { queue_.scheduler_.end_turn(queue_, state_); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;

@@ -84,17 +84,7 @@ void Scheduler::submit(Queue& queue, Operation operation) {
   }
   spend(lock, options_.costs.launch);
   item.id = queue.last_ = next_item_++;
-  if (!footprint.empty()) {
-    item.has_footprint = true;
-    for (const Edge& edge : tracker_.admit(item.id, reinterpret_cast<std::uintptr_t>(&queue), footprint)) {
-      if (!item.predecessors.empty() && item.predecessors.back() == edge.from)
-        continue;
-      item.predecessors.push_back(edge.from);
-      tracked_.at(edge.from)->successors.push_back(&item);
-    }
-    item.blockers = item.predecessors.size();
-    tracked_.emplace(item.id, &item);
-  }
+  track(item, footprint);
   queue.items_.push_back(std::move(owned));
   if (const auto* compute = std::get_if<Compute>(&item.operation.body);
       compute != nullptr && compute->program.bytes != 0) {
@@ -120,6 +110,21 @@ void Scheduler::submit(Queue& queue, Operation operation) {
     changed_.push_back(&queue);
   }
   settle(lock);
+}
+
+// Makes an item follow the outstanding operations of other queues that conflict with what it touches.
+void Scheduler::track(Item& item, const Footprint& footprint) {
+  if (footprint.empty())
+    return;
+  item.has_footprint = true;
+  for (const Edge& edge : tracker_.admit(item.id, reinterpret_cast<std::uintptr_t>(item.queue), footprint)) {
+    if (!item.predecessors.empty() && item.predecessors.back() == edge.from)
+      continue;
+    item.predecessors.push_back(edge.from);
+    tracked_.at(edge.from)->successors.push_back(&item);
+  }
+  item.blockers = item.predecessors.size();
+  tracked_.emplace(item.id, &item);
 }
 
 bool Scheduler::runs_here(const Queue& queue, const Item& item) const {
@@ -319,6 +324,7 @@ void Scheduler::begin_turn(Queue& queue, TurnState& turn) {
   if (queue.closed_)
     throw ShutDown("the stream was shut down: no work can be submitted");
   if (options_.clock == ClockKind::Wall && queue.items_.empty() && !queue.in_flight_ &&
+      (turn.touched == nullptr || tracker_.outstanding() == 0) &&
       (turn.borrowed || (compute.running == 0 && compute.ready.empty()))) {
     if (queue.error_)
       std::rethrow_exception(std::exchange(queue.error_, nullptr));
@@ -336,9 +342,13 @@ void Scheduler::begin_turn(Queue& queue, TurnState& turn) {
     item->takes_place = !turn.borrowed;
     item->operation.body = Compute{};
     item->kind = item->operation.body.index();
+    if (turn.label != nullptr)
+      item->operation.label = *turn.label;
     turn.item = item.get();
     spend(lock, options_.costs.launch);
     item->id = turn.id = queue.last_ = next_item_++;
+    if (turn.touched != nullptr)
+      track(*item, *turn.touched);
     queue.items_.push_back(std::move(item));
     if (queue.items_.size() == 1)
       changed_.push_back(&queue);
@@ -368,8 +378,8 @@ void Scheduler::end_turn(Queue& queue, TurnState& turn) noexcept {
   } else {
     Pipeline& compute = queue.device_.compute();
     if (recording_ && turn.start != 0)
-      intervals_.push_back(
-          {compute.device, compute.kind, queue.id_, turn.id, "compute", turn.start, time_now()});
+      intervals_.push_back({compute.device, compute.kind, queue.id_, turn.id,
+                            turn.label == nullptr ? "compute" : *turn.label, turn.start, time_now()});
     queue.in_flight_ = queue.direct_ = false;
     queue.completed_ = turn.id;
     if (!turn.borrowed)

@@ -141,6 +141,7 @@ private:
   Pipeline* pipeline_of(const Item& item) const;
   Ticks cost_of(const Item& item) const;
   Ticks time_now() const;
+  void track(Item& item, const Footprint& footprint);
   bool runs_here(const Queue& queue, const Item& item) const;
   void sleep(Lock& lock, std::condition_variable& until) const; // may wake for nothing
   void settle(Lock& lock);

@@ -55,7 +55,7 @@ Argument argument_from(const py::tuple& given, std::size_t symbols) {
   if (kind == "integer")
     return IntegerArgument{std::move(name), index_from(given[2], symbols, "symbol")};
   if (kind == "scalar")
-    return ScalarArgument{std::move(name)};
+    return ScalarArgument{std::move(name), given[2].cast<bool>()};
   throw card::InvalidArgument("an argument is a tensor, an integer or a scalar, not '" + kind + "'");
 }
 

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <bit>
 #include <c10/core/GradMode.h>
+#include <c10/util/SmallVector.h>
 #include <cstring>
 #include <exception>
 #include <tuple>
@@ -221,10 +222,14 @@ void JobPlan::check(const std::vector<Given>& given, Launch& launch) const {
                    [&](const ScalarArgument& argument) {
                      const auto* real = std::get_if<double>(&given[i]);
                      const auto* whole = std::get_if<std::int64_t>(&given[i]);
-                     TORCH_CHECK_TYPE(real != nullptr || whole != nullptr, "launch of '", description_.name,
-                                      "': argument ", i, " ('", argument.name, "') must be a number");
-                     const double value = real != nullptr ? *real : static_cast<double>(*whole);
-                     launch.words.push_back(std::bit_cast<std::uint64_t>(value));
+                     TORCH_CHECK_TYPE(whole != nullptr || (real != nullptr && !argument.whole), "launch of '",
+                                      description_.name, "': argument ", i, " ('", argument.name,
+                                      "') must be a ", argument.whole ? "whole " : "", "number");
+                     if (argument.whole)
+                       launch.words.push_back(std::bit_cast<std::uint64_t>(*whole));
+                     else
+                       launch.words.push_back(std::bit_cast<std::uint64_t>(
+                           real != nullptr ? *real : static_cast<double>(*whole)));
                    },
                },
                description_.arguments[i]);
@@ -258,6 +263,33 @@ void JobPlan::compute_slots(const Launch& launch, std::uint64_t* words) const {
       break;
     }
   }
+}
+
+bool JobPlan::runs_directly() const {
+  return description_.symbols.empty() && description_.scratch.is_literal() &&
+         description_.scratch.evaluate({}) == 0 &&
+         std::all_of(description_.slots.begin(), description_.slots.end(), [](const Slot& slot) {
+           return slot.kind == Slot::Kind::Address || slot.kind == Slot::Kind::Scalar;
+         });
+}
+
+std::exception_ptr JobPlan::run(std::span<const std::uint64_t> words, const card::Footprint& touched) const {
+  std::exception_ptr failure;
+  bridge::current_queue(device_).compute(touched, description_.name, [&] {
+    c10::SmallVector<std::uint64_t, 16> slots(region_bytes_ / sizeof(std::uint64_t));
+    for (std::size_t i = 0; i < description_.slots.size(); ++i)
+      slots[i] = words[description_.slots[i].argument];
+    bridge::Runtime& runtime = bridge::Runtime::get();
+    const card::Span corrections = region(0);
+    if (region_bytes_ != 0)
+      runtime.device(device_).store(corrections, slots.data());
+    try {
+      program_->run({runtime.arena().backing(corrections.position), corrections.bytes});
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  return failure;
 }
 
 void JobPlan::launch(std::vector<Given> given) const {

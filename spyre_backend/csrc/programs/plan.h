@@ -12,8 +12,10 @@
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -43,9 +45,10 @@ struct IntegerArgument {
   std::string name;
   std::size_t symbol;
 };
-// A number that is a value and no size; travels as a double.
+// A number that is a value and no size; travels as a double or as a 64-bit integer.
 struct ScalarArgument {
   std::string name;
+  bool whole;
 };
 using Argument = std::variant<TensorArgument, IntegerArgument, ScalarArgument>;
 
@@ -55,7 +58,7 @@ struct Slot {
     Address,  // of a tensor argument: its first element, so its storage offset is part of it
     Scratch,  // an address in the launch's scratch memory, at `value` bytes
     Size,     // `value`
-    Scalar,   // a scalar argument, the bits of a double
+    Scalar,   // a scalar argument, its bits
     Constant, // an address in the program's constants, at `value` bytes
   };
   Kind kind;
@@ -96,6 +99,17 @@ public:
   // Queues one execution on the current stream of the device and returns. Throws before anything is queued
   // when an argument is not what the program takes: a ValueError or TypeError that names the argument.
   void launch(std::vector<Given> given) const;
+
+  // True for a program that run() can run: its slots are addresses and scalars of arguments and nothing else.
+  bool runs_directly() const;
+  // One execution at the caller's turn on the current stream: it patches the program, computes on its thread
+  // and returns when it is done. Returns what an operator threw, or null: the stream does not fail. Throws,
+  // and runs nothing, when the stream had failed before.
+  //
+  // For a caller that keeps the plan to itself, never launches it meanwhile, and has checked the arguments:
+  // `words` has one word per argument, the address of a tensor or the bits of a scalar, and `touched` is the
+  // memory of all tensors. Needs runs_directly().
+  std::exception_ptr run(std::span<const std::uint64_t> words, const card::Footprint& touched) const;
 
   const PlanDescription& description() const { return description_; }
   c10::DeviceIndex device() const { return device_; }

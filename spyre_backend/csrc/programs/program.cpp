@@ -136,9 +136,7 @@ void Program::make_operator(Instruction& made, const InstructionText& text,
   const std::string name = text.overload.empty() ? text.name : text.name + "." + text.overload;
   if (!op)
     throw card::InvalidArgument("there is no operator " + name + " in this PyTorch");
-  if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-      !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-      !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
+  if (!op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU))
     throw card::InvalidArgument("operator " + name + " has no kernel that the card could run");
   const auto& arguments = op->schema().arguments();
   if (text.arguments.size() != arguments.size())
@@ -167,7 +165,10 @@ void Program::make_operator(Instruction& made, const InstructionText& text,
     } else {
       made.arguments.push_back(resolve(value, arguments[i].type(), {}));
       const c10::TypePtr found = made.arguments.back().type<c10::Type>();
-      if (!found->isSubtypeOf(*arguments[i].type()))
+      // A Scalar may be a truth value, which TorchScript's types don't say.
+      const bool flag =
+          made.arguments.back().isBool() && c10::NumberType::get()->isSubtypeOf(*arguments[i].type());
+      if (!flag && !found->isSubtypeOf(*arguments[i].type()))
         throw card::InvalidArgument("operator " + name + ": argument '" + arguments[i].name() + "' takes " +
                                     arguments[i].type()->str() + ", not " + found->str());
     }
@@ -328,6 +329,7 @@ void Program::run(std::span<const std::byte> corrections) {
   if (corrections.size() < text_.slots * sizeof(std::int64_t))
     throw card::InvalidArgument("the correction region holds fewer words than the program has slots");
   const std::span slots(reinterpret_cast<const std::int64_t*>(corrections.data()), text_.slots);
+  const std::lock_guard lock(running_);
   place(slots);
   const c10::impl::ExcludeDispatchKeyGuard below(bridge::kAboveDevice);
   try {

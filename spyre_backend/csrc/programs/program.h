@@ -13,6 +13,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,8 +24,8 @@ namespace spyre::programs {
 //
 // Operands are tensors of the host that are made once. A run points them at the addresses that it reads from
 // the correction region, in memory of the device, so a patch that has not landed gives a fault or numbers of
-// the launch before. Runs are Compute operations, which a device never overlaps; that is what guards the
-// operands.
+// the launch before. Runs of one program never overlap: Compute operations of a device don't, and a lock
+// keeps apart what host callbacks run.
 class Program {
 public:
   // `writable` tells per slot whether the memory at its address may be written. Throws InvalidArgument for a
@@ -89,6 +90,7 @@ private:
   std::vector<Operand> operands_;
   std::vector<Instruction> instructions_;
   torch::jit::Stack stack_;
+  std::mutex running_;
 };
 
 } // namespace spyre::programs

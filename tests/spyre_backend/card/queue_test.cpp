@@ -637,6 +637,39 @@ TEST(compute_waits_for_what_was_submitted_before) {
   }
 }
 
+TEST(compute_follows_what_other_streams_do_to_the_memory_it_declares) {
+  // The other stream's host callback stands for any operation that is not ready at once.
+  for (const ClockKind clock : {ClockKind::Wall, ClockKind::Virtual}) {
+    Card card(clock);
+    Block* block = card.device.memory().allocate(4 * kStickBytes);
+    const Span first{block->position, kStickBytes};
+    const Span second{block->position + kStickBytes, kStickBytes};
+    Queue& other = card.open();
+    std::atomic<bool> written{false};
+    Operation write = callback([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      written = true;
+    });
+    write.detached = true;
+    write.footprint.writes.push_back(first);
+    Gate gate;
+    other.submit(gate.operation());
+    other.submit(std::move(write));
+    Queue& queue = card.device.default_queue();
+    bool seen = true;
+    if (clock == ClockKind::Wall) {
+      queue.compute({{second}, {}}, "elsewhere", [&] { seen = written; });
+      CHECK(!seen);
+    }
+    gate.open();
+    queue.compute({{first}, {}}, "reads", [&] { seen = written; });
+    CHECK(seen);
+    card.device.synchronize();
+    CHECK(card.scheduler.tracked().first == 0);
+    card.device.memory().free(block);
+  }
+}
+
 TEST(what_computes_on_its_callers_thread_is_pending) {
   for (const ClockKind clock : {ClockKind::Wall, ClockKind::Virtual}) {
     Card card(clock);
