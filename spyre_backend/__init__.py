@@ -1,6 +1,7 @@
 """A simulated Spyre card as a PyTorch device.
 
-``csrc/card`` (no torch), ``csrc/bridge``, ``device`` (``torch.spyre``), ``programs`` with ``csrc/programs``.
+``csrc/card`` (no torch), ``csrc/bridge``, ``device`` (``torch.spyre``), ``programs`` with ``csrc/programs``,
+``compiler`` with ``csrc/eager``.
 
 Importing torch loads it through the entry point ``torch.backends``; ``spyre_backend.load()`` does the same by hand.
 Nothing of test selection, relay or HUD may live here, and importing must start nothing and print nothing.

@@ -182,7 +182,6 @@ def test_what_no_program_can_hold_runs_on_the_device_and_is_counted():
         "aten::nonzero": (lambda: torch.nonzero(x > 0), "depend on data"),
         "aten::normal_": (lambda: x.normal_(), "random"),
         "aten::_histogramdd_bin_edges": (lambda: torch.histogramdd(x[:, :2], [2, 2]), "something else than tensors"),
-        "aten::_foreach_add_.Scalar": (lambda: torch._foreach_add_([x], 1.0), "returns nothing"),
     }
     for operator, (call, reason) in cases.items():
         with Counted(operator) as counted:

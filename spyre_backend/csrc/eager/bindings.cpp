@@ -3,8 +3,8 @@
 #include "eager/compiler.h"
 #include "eager/kernel.h"
 
-#include <torch/csrc/Dtype.h>
 #include <pybind11/complex.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <utility>
 
@@ -24,8 +24,8 @@ py::tuple sizes_of(c10::IntArrayRef sizes) {
   return py::cast(sizes.vec());
 }
 
-// Values of a call as ``spyre_backend/compiler/eager.py`` takes them, with arguments of the program numbered in
-// the order in which Signature meets them.
+// Values of a call as ``spyre_backend/compiler/eager.py`` takes them, with arguments of the program numbered
+// in the order in which Signature meets them.
 class Describer {
 public:
   explicit Describer(const Signature& signature) : arguments_(signature.arguments()) {}
@@ -91,13 +91,12 @@ Compiled compile(const Call& call) {
     values.append(describer.value(call.values[i], call.roles[i] == Signature::Role::Number));
   py::list results;
   for (const Result& result : call.results)
-    results.append(result.argument >= 0
-                       ? py::object(py::none())
-                       : py::make_tuple(dtype_object(result.dtype), sizes_of(result.sizes), sizes_of(result.strides)));
+    results.append(result.argument >= 0 ? py::object(py::none())
+                                        : py::make_tuple(dtype_object(result.dtype), sizes_of(result.sizes),
+                                                         sizes_of(result.strides)));
   const c10::OperatorName& name = call.op.operator_name();
-  const py::object compiled =
-      (*python_compiler)(name.name, name.overload_name, values, describer.arguments(), results,
-                         static_cast<int>(call.signature.device()));
+  const py::object compiled = (*python_compiler)(name.name, name.overload_name, values, describer.arguments(),
+                                                 results, static_cast<int>(call.signature.device()));
   if (py::isinstance<py::str>(compiled))
     return compiled.cast<std::string>();
   auto plan = compiled.cast<std::shared_ptr<programs::JobPlan>>();

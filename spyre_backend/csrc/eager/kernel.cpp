@@ -38,7 +38,8 @@ bool is_number(c10::TypePtr type) {
   return type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType;
 }
 
-// Names of operators whose results have sizes that depend on data; in-place and out forms don't carry the tag.
+// Names of operators whose results have sizes that depend on data; in-place and out forms don't carry the
+// tag.
 const std::set<std::string>& data_dependent() {
   static const auto* names = [] {
     auto* found = new std::set<std::string>;
@@ -177,9 +178,8 @@ EagerKernel::EagerKernel(const c10::OperatorHandle& op)
   const auto& arguments = op.schema().arguments();
   writes_ = std::find(host_.written.begin(), host_.written.end(), true) != host_.written.end();
   // Sizes of what an out form returns may follow from a number, and the caller's tensor has others then.
-  const bool has_out = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
-    return argument.is_out();
-  });
+  const bool has_out = std::any_of(arguments.begin(), arguments.end(),
+                                   [](const c10::Argument& argument) { return argument.is_out(); });
   for (std::size_t i = 0; i < arguments.size(); ++i)
     roles_.push_back(host_.written[i]                                  ? Signature::Role::Written
                      : !has_out && is_number(arguments[i].real_type()) ? Signature::Role::Number
@@ -220,14 +220,16 @@ void EagerKernel::run_outside(const c10::OperatorHandle& op, torch::jit::Stack* 
 }
 
 void EagerKernel::trace(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Signature& signature) {
-  const std::vector<c10::IValue> values(stack->end() - static_cast<std::ptrdiff_t>(roles_.size()), stack->end());
+  const std::vector<c10::IValue> values(stack->end() - static_cast<std::ptrdiff_t>(roles_.size()),
+                                        stack->end());
   bridge::run_host_kernel(host_, op, stack);
   auto entry = std::make_shared<Entry>();
   const std::span returned(stack->data() + stack->size() - host_.returned.size(), host_.returned.size());
   Signature after;
   if (after.read(values.data(), roles_) != nullptr || !same_place(signature, after)) {
     entry->reason = "it gives an argument other sizes or other memory";
-  } else if (auto found = results_of(host_, returned, after); auto* reason = std::get_if<const char*>(&found)) {
+  } else if (auto found = results_of(host_, returned, after);
+             auto* reason = std::get_if<const char*>(&found)) {
     entry->reason = *reason;
   } else {
     entry->results = std::get<std::vector<Result>>(std::move(found));
@@ -284,7 +286,8 @@ void EagerKernel::launch(const Entry& entry, const Signature& signature, const c
     returned.push_back(result.argument >= 0 ? (*stack)[first + static_cast<std::size_t>(result.argument)]
                                             : c10::IValue(std::move(*next++)));
   stack->resize(first);
-  stack->insert(stack->end(), std::make_move_iterator(returned.begin()), std::make_move_iterator(returned.end()));
+  stack->insert(stack->end(), std::make_move_iterator(returned.begin()),
+                std::make_move_iterator(returned.end()));
 }
 
 std::vector<EagerKernel::Counts> EagerKernel::counts() {

@@ -16,8 +16,8 @@ namespace spyre::eager {
 
 // Runs an operator as a prepared program of its own.
 //
-// The first call of a key runs as one step of the host kernel, which tells what it returns; then the operator is
-// compiled for that key, and later calls look it up, allocate the results and launch. What no program can
+// The first call of a key runs as one step of the host kernel, which tells what it returns; then the operator
+// is compiled for that key, and later calls look it up, allocate the results and launch. What no program can
 // hold runs as that one step always; `outside()` counts those calls.
 //
 // A launch waits for everything its stream was given before and for what other streams do to its memory, and

@@ -11,11 +11,24 @@ namespace spyre::eager {
 namespace {
 
 // The first word of each part of a key.
-enum Part : std::int64_t { None, Flag, Whole, Real, Complex, Text, List, Host, Tensor, WholeArgument, RealArgument };
+enum Part : std::int64_t {
+  None,
+  Flag,
+  Whole,
+  Real,
+  Complex,
+  Text,
+  List,
+  Host,
+  Tensor,
+  WholeArgument,
+  RealArgument
+};
 
 constexpr c10::DispatchKeySet kDense(c10::DispatchKey::PrivateUse1);
 
-// A plain tensor of a device: strided, no lazy conjugation or negation, no subclass that dispatches by itself.
+// A plain tensor of a device: strided, no lazy conjugation or negation, no subclass that dispatches by
+// itself.
 bool plain(const c10::TensorImpl& tensor) {
   return tensor.key_set() - bridge::kAboveDevice == kDense;
 }
@@ -82,7 +95,8 @@ const char* Signature::add_list(const c10::IValue& value) {
   key_.push_back(List);
   key_.push_back(static_cast<std::int64_t>(items.size()));
   for (const c10::IValue& item : items) {
-    if (item.isTensor() && item.toTensor().defined() && item.toTensor().device().type() == c10::DeviceType::CPU)
+    if (item.isTensor() && item.toTensor().defined() &&
+        item.toTensor().device().type() == c10::DeviceType::CPU)
       return "an argument is a tensor of the host";
     if (const char* reason = add(item, /*written=*/false, /*fixed_number=*/true))
       return reason;
@@ -105,16 +119,16 @@ const char* Signature::add(const c10::IValue& value, bool written, bool fixed_nu
       key_.push_back(value.toInt());
     } else {
       key_.push_back(WholeArgument);
-      arguments_.push_back({ProgramArgument::Kind::Whole, false, nullptr,
-                            static_cast<std::uint64_t>(value.toInt())});
+      arguments_.push_back(
+          {ProgramArgument::Kind::Whole, false, nullptr, static_cast<std::uint64_t>(value.toInt())});
     }
   } else if (value.isDouble()) {
     if (fixed_number) {
       add_bits(Real, value.toDouble());
     } else {
       key_.push_back(RealArgument);
-      arguments_.push_back({ProgramArgument::Kind::Real, false, nullptr,
-                            std::bit_cast<std::uint64_t>(value.toDouble())});
+      arguments_.push_back(
+          {ProgramArgument::Kind::Real, false, nullptr, std::bit_cast<std::uint64_t>(value.toDouble())});
     }
   } else if (value.isComplexDouble()) {
     add_bits(Complex, value.toComplexDouble().real());

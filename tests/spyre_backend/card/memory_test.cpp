@@ -27,7 +27,7 @@ void check(Player& player) {
   std::vector<const Block*> blocks(player.live.begin(), player.live.end());
   std::sort(blocks.begin(), blocks.end(),
             [](const Block* a, const Block* b) { return a->position < b->position; });
-  std::int64_t bytes = 0;
+  std::int64_t tensors = 0, bytes = 0, programs = 0;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const Block& block = *blocks[i];
     CHECK(block.live && block.length >= block.requested);
@@ -37,11 +37,14 @@ void check(Player& player) {
                                      [&](const RegionInfo& info) { return info.id == block.region; });
     CHECK(region != regions.end());
     CHECK(region->position + block.offset == block.position && block.offset + block.length <= region->length);
-    bytes += static_cast<std::int64_t>(block.length);
+    const bool tensor = region->use == Use::Tensor;
+    tensors += tensor ? 1 : 0;
+    (tensor ? bytes : programs) += static_cast<std::int64_t>(block.length);
   }
   const MemoryStats stats = player.memory().stats();
   CHECK(stats.allocated_bytes.current == bytes);
-  CHECK(stats.allocations.current == static_cast<std::int64_t>(blocks.size()));
+  CHECK(stats.program_bytes.current == programs);
+  CHECK(stats.allocations.current == tensors);
   CHECK(stats.regions.current == static_cast<std::int64_t>(regions.size()));
 }
 
