@@ -7,12 +7,14 @@ output: ``ready``, then ``start`` and ``end`` of each task, then ``done``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -185,6 +187,13 @@ def repeats(op: OpInfo, arguments: tuple[Any, Any, Any], seeds: tuple[int, int])
         return False
 
 
+def eager_calls() -> tuple[int, int]:
+    """Eager calls of this process that ran as programs, and those that no program can run."""
+    launches: Counter[str] = torch.spyre.compile_stats().launches  # type: ignore[attr-defined]
+    outside = torch.spyre.fallback_stats().values()  # type: ignore[attr-defined]
+    return launches.total(), sum(fallback.calls for fallback in outside)
+
+
 class Counts:
     """What came out for the samples of one task.
 
@@ -192,6 +201,7 @@ class Counts:
         samples: that the CPU computes.
         exact: of them, equal bit for bit.
         computed: samples for which the card's compute pipeline worked.
+        launched: of them, samples of which every eager call ran as a program.
         copies: samples for which a tensor was copied to the host.
         undefined: samples with which the CPU disagrees with itself for one seed, so that only shapes were compared.
         refused: samples that the CPU refuses, and the device too.
@@ -199,7 +209,7 @@ class Counts:
     """
 
     def __init__(self) -> None:
-        self.samples = self.exact = self.computed = self.copies = self.undefined = self.refused = 0
+        self.samples = self.exact = self.computed = self.launched = self.copies = self.undefined = self.refused = 0
         self.faults: dict[str, int] = {}
 
     def fault(self, text: str) -> None:
@@ -238,13 +248,17 @@ def samples_on_device(op: OpInfo, dtype: torch.dtype, *, requires_grad: bool, co
 def one(op: OpInfo, dtype: torch.dtype, sample: SampleInput, gradient: bool, counts: Counts) -> None:
     """Compares one sample."""
     given = arguments_of(sample)
-    here, there = copied(given, "cpu"), copied(given, DEVICE)
+    here, first, there = copied(given, "cpu"), copied(given, DEVICE), copied(given, DEVICE)
     try:
         expected = differentiated(op, sample, here) if gradient else call(op, here)
         refusal = None
     except Exception as error:
         refusal = error
+    with contextlib.suppress(Exception):
+        # Compiles what it calls: the call that is compared launches programs.
+        differentiated(op, sample, first) if gradient else call(op, first)
     torch.accelerator.synchronize()
+    before = eager_calls()
     with torch.spyre.record_timeline() as timeline:  # type: ignore[attr-defined]
         try:
             actual = differentiated(op, sample, there) if gradient else call(op, there)
@@ -265,6 +279,8 @@ def one(op: OpInfo, dtype: torch.dtype, sample: SampleInput, gradient: bool, cou
     pipelines = {interval.pipeline for interval in timeline.intervals}
     counts.computed += "compute" in pipelines
     counts.copies += "d2h" in pipelines
+    launches, outside = (now - then for now, then in zip(eager_calls(), before, strict=True))
+    counts.launched += launches > 0 and outside == 0
     try:
         counts.exact += compare(
             actual, expected, values=op.name not in UNINITIALISED, strides=not gradient,

@@ -153,6 +153,7 @@ Table = dict[str, dict[str, Any]]
 
     dtypes: that the CPU computes, space-separated.
     samples, exact: forward samples of all of them, and how many are equal bit for bit.
+    launched: samples of which every eager call ran as a prepared program.
     idle: samples for which nothing was computed, because the result is a view or uninitialised.
     gradients: samples whose gradients are equal.
     copies: dtypes (``gradient``) → samples for which a tensor went to the host.
@@ -169,7 +170,8 @@ def tabulated(groups: Mapping[str, list[Task]], journal: Mapping[Task, dict[str,
     """
     order = list(SHORT)
     table: Table = {
-        op: {"dtypes": "", "samples": 0, "exact": 0, "idle": 0, "gradients": 0} for op in sorted(groups)
+        op: {"dtypes": "", "samples": 0, "exact": 0, "launched": 0, "idle": 0, "gradients": 0}
+        for op in sorted(groups)
     }  # fmt: skip
     for op, dtype, kind in sorted(
         (task for tasks in groups.values() for task in tasks), key=lambda task: order.index(task[1])
@@ -178,7 +180,7 @@ def tabulated(groups: Mapping[str, list[Task]], journal: Mapping[Task, dict[str,
         name = SHORT[dtype] if kind == "forward" else "gradient"
         if "lost" in row:
             line.setdefault("faults", {})[name] = [1, row["lost"]]
-            row = {"samples": 1, "exact": 0, "computed": 0, "copies": 0, "faults": {}}
+            row = {"samples": 1, "exact": 0, "launched": 0, "computed": 0, "copies": 0, "faults": {}}
         if row["faults"]:
             line.setdefault("faults", {})[name] = [sum(row["faults"].values()), next(iter(row["faults"]))[:100]]
         if row["copies"]:
@@ -189,6 +191,7 @@ def tabulated(groups: Mapping[str, list[Task]], journal: Mapping[Task, dict[str,
             line["dtypes"] = f"{line['dtypes']} {name}".strip()
             line["samples"] += row["samples"]
             line["exact"] += row["exact"]
+            line["launched"] += row["launched"]
             line["idle"] += row["samples"] - row["computed"] - sum(row["faults"].values())
     return {op: {key: value for key, value in line.items() if value} for op, line in table.items()}
 
@@ -245,6 +248,7 @@ of every dtype that the CPU supports, and in float32 the gradients of the first 
 | all | {all} |
 | not for the CPU ({absent}) | {absent_count} |
 | on the device, without fallback | {device} ({share:.1%}) |
+| … of them prepared programs in every sample that computes anything | {programs} |
 | … of them views and empty tensors only: nothing to compute | {idle} |
 | a tensor goes to the host (fallback) | {copies} |
 | computed on the device, other values than the CPU's | {differ} |
@@ -259,17 +263,18 @@ pipeline. Reading one number (`.item()`, a size that depends on data) is no copy
 
 Compared are structure, device, dtype, shape, strides (of gradients not) and values; random operators too, because a
 device's generator gives the CPU's numbers for the CPU's seed. What uninitialised tensors hold is not compared. What the
-CPU refuses the device has to refuse.
+CPU refuses the device has to refuse. Each sample is called twice: the first call compiles, the second is compared.
 
 The last column counts samples by dtype and gives the reason of the capability table,
 `conformance/profiles/spyre/capabilities.yaml`. A difference without one is an error of the tool.
 
 {dtypes}
 
-*Samples*: forward, over all dtypes; in brackets those not equal bit for bit. *Gradients*: samples.
+*Samples*: forward, over all dtypes; in brackets those not equal bit for bit. *Programs*: samples of which every eager
+call launched a prepared program ([eager operators](programs.md#eager-operators)). *Gradients*: samples.
 
-| Operator | Dtypes | Samples | Gradients | Not as on the CPU |
-|---|---|---|---|---|
+| Operator | Dtypes | Samples | Programs | Gradients | Not as on the CPU |
+|---|---|---|---|---|---|
 """
 
 
@@ -300,6 +305,9 @@ def document(torch_version: str, table: Table, capabilities: Capabilities) -> st
         device=len(whole),
         share=len(whole) / len(table),
         exact=sum(table[op].get("exact") == table[op].get("samples") for op in whole),
+        programs=sum(
+            table[op].get("launched", 0) == table[op]["samples"] - table[op].get("idle", 0) > 0 for op in whole
+        ),
         idle=sum(table[op].get("idle") == table[op].get("samples") for op in whole),
         copies=len(copies),
         differ=len(table) - len(absent) - len(whole) - len(lost) - len(copies),
@@ -319,7 +327,8 @@ def document(torch_version: str, table: Table, capabilities: Capabilities) -> st
                 where.append(f"{what}: {counted}")
         note = f"{'; '.join(where)} — {reasons[op]}" if where else ""
         shown = f"{samples} ({other})" if other else str(samples)
-        rows.append(f"| `{op}` | {line.get('dtypes', '')} | {shown} | {line.get('gradients', '')} | {note} |\n")
+        cells = (line.get("dtypes", ""), shown, line.get("launched", ""), line.get("gradients", ""), note)
+        rows.append(f"| `{op}` | {' | '.join(map(str, cells))} |\n")
     return head + "".join(rows)
 
 

@@ -59,7 +59,7 @@ def test_the_table_is_what_the_device_does(tool, tmp_path):
     found = tool.tabulated(groups, journal.rows)
 
     def stable(line):
-        return {key: line.get(key) for key in ("dtypes", "samples", "idle", "gradients", "copies")} | {
+        return {key: line.get(key) for key in ("dtypes", "samples", "launched", "idle", "gradients", "copies")} | {
             "faults": list(line.get("faults", {}))
         }
 
