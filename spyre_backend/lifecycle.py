@@ -9,6 +9,7 @@ from spyre_backend import _C
 
 
 def _finish() -> None:
+    _C.stop_eager_compiler()
     if not _C.started():
         return
     _C.shut_down()

@@ -4,7 +4,7 @@
 - plan and lint: ``--rules`` rules of a registry file decide ``--tests`` tests.
 
 Processor seconds stand beside the seconds, because other work of the machine lengthens only the latter. Prints one
-JSON object.
+JSON object; its ratios are parts of the limits that the project sets itself in seconds and bytes.
 
     python benchmarks/conformance/choosing.py --upstream "$(conformance fetch | head -1)"
 """
@@ -141,10 +141,23 @@ def main() -> None:
     parser.add_argument("--rules", type=int, default=30_000)
     parser.add_argument("--tests", type=int, default=250_000)
     arguments = parser.parse_args()
-    answer: dict[str, Any] = {"decisions": decisions(arguments.rules, arguments.tests)}
+    decided = decisions(arguments.rules, arguments.tests)
+    answer: dict[str, Any] = {"ratios": {}, "decisions": decided}
+
+    def limit(name: str, found: float, allowed: float) -> None:
+        """Notes which part of a limit was needed."""
+        answer["ratios"][name] = {"ratio": found / allowed, "goal": "<= 1"}
+
+    reading = decided["read"]["seconds"]
+    limit("registry read and plan, of 5 s", reading + decided["plan"]["seconds"], 5)
+    limit("registry read and lint, of 5 s", reading + decided["lint"]["seconds"], 5)
+    limit("memory of both, of 1 GB", decided["peak_bytes"], 1e9)
     upstream = arguments.upstream or fetched()
     if upstream is not None:
-        answer["inventory"] = inventories(upstream.resolve())
+        answer["inventory"] = found = inventories(upstream.resolve())
+        limit("inventory, cold, of 6 s", found["cold"]["seconds"], 6)
+        limit("inventory, cached, of 0.3 s", found["unchanged"]["seconds"], 0.3)
+        limit("inventory, cached, the whole command, of 0.3 s", found["unchanged_as_a_command"]["seconds"], 0.3)
     print(json.dumps(answer, indent=2))
 
 

@@ -85,12 +85,14 @@ class _Compiled:
     Attributes:
         ops: operators by name; ``None`` where any is meant or a glob, which is in ``variant``, says which.
         variant: ``None`` where every variant is meant.
+        plain: ``variant`` looks at the dtype alone.
     """
 
     weight: float
     written: tuple[tuple[str, Predicate], ...]
     ops: tuple[str, ...] | None
     variant: Callable[[TestId], bool] | None
+    plain: bool
 
     def matches_written(self, test: TestId) -> bool:
         return all(matches(getattr(test, part)) for part, matches in self.written)
@@ -129,7 +131,7 @@ def _compile(rule: Rule | FeatureSelector) -> _Compiled:
             ops = patterns
         else:
             variant.append((part, matcher(part, patterns)))
-    return _Compiled(weight, tuple(written), ops, _variant(variant))
+    return _Compiled(weight, tuple(written), ops, _variant(variant), all(part == "dtype" for part, _ in variant))
 
 
 @dataclass(slots=True)
@@ -138,13 +140,15 @@ class _Group:
 
     Attributes:
         by_op: those that name operators.
-        rest: all others.
-        asked: per operator, what :meth:`Registry.matching` goes through.
+        by_dtype: those of the others that match variants of a dtype; filled as dtypes are asked for.
+        plain: the others of which at most the dtype is to be asked.
+        rest: what remains.
     """
 
     by_op: dict[str, list[int]]
+    by_dtype: dict[str, list[int]]
+    plain: list[int]
     rest: list[int]
-    asked: dict[str, list[tuple[Rule, Callable[[TestId], bool] | None]]]
 
 
 class Registry:
@@ -169,6 +173,7 @@ class Registry:
         self._weights = {id(rule): own.weight for rule, own in zip(self.rules, compiled, strict=True)}
         order = sorted(range(len(self.rules)), key=lambda number: -compiled[number].weight)
         self._ordered = [(self.rules[number], compiled[number]) for number in order]
+        self._checks = [self._check(rule, own) for rule, own in self._ordered]
         self._by_test: dict[str, list[int]] = defaultdict(list)
         self._by_class: dict[str, list[int]] = defaultdict(list)
         self._rest: list[int] = []
@@ -184,14 +189,14 @@ class Registry:
 
     def _group(self, test: TestId) -> _Group:
         candidates = (*self._by_test.get(test.test, ()), *self._by_class.get(test.cls, ()), *self._rest)
-        group = _Group(defaultdict(list), [], {})
+        group = _Group(defaultdict(list), {}, [], [])
         for place in dict.fromkeys(candidates):
-            own = self._ordered[place][1]
+            rule, own = self._ordered[place]
             if own.matches_written(test):
                 for op in own.ops or ():
                     group.by_op[op].append(place)
                 if own.ops is None:
-                    group.rest.append(place)
+                    (group.plain if own.plain and rule.feature is None else group.rest).append(place)
         return group
 
     def _check(self, rule: Rule, own: _Compiled) -> Callable[[TestId], bool] | None:
@@ -209,13 +214,20 @@ class Registry:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = self._group(test)
-        asked = group.asked.get(test.op)
-        if asked is None:
-            places = sorted({*group.rest, *group.by_op.get(test.op, ())})
-            asked = group.asked[test.op] = [
-                (rule, self._check(rule, own)) for rule, own in (self._ordered[place] for place in places)
-            ]
-        return tuple([rule for rule, check in asked if check is None or check(test)])
+        places = group.by_dtype.get(test.dtype)
+        if places is None:
+            places = group.by_dtype[test.dtype] = self._asked(sorted(group.plain), test)
+        further = self._asked(group.by_op.get(test.op, ()), test)
+        if group.rest:
+            further += self._asked(group.rest, test)
+        if further:
+            places = sorted({*places, *further})
+        return tuple([self._ordered[place][0] for place in places])
+
+    def _asked(self, places: Iterable[int], test: TestId) -> list[int]:
+        """The rules of a group that match a variant."""
+        checks = self._checks
+        return [place for place in places if (check := checks[place]) is None or check(test)]
 
     def weight(self, rule: Rule) -> float:
         """Specificity of one of the rules; the higher one wins."""

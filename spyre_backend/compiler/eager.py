@@ -50,6 +50,9 @@ def compile_call(
 
     Returns:
         The plan of the extension, or a text: why there can be no program.
+
+    Raises:
+        torch.OutOfMemoryError: there is no memory for the program now.
     """
     operator = getattr(getattr(torch.ops.aten, name.removeprefix("aten::")), overload or "default")
     b = ProgramBuilder(f"{name}.{overload}" if overload else name)
@@ -60,7 +63,7 @@ def compile_call(
         _instruction(b, operator, inputs, made)
         artifact = b.assemble()
         return prepared(artifact.manifest, artifact.files, device)
-    except (BuildError, torch.OutOfMemoryError, _C.InvalidArgument) as error:
+    except (BuildError, _C.InvalidArgument) as error:
         return str(error)
 
 

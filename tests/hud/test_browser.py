@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hud_site import Site, pulled, served
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from hud.seed import PULL, seed
 from hud.store import open_store
@@ -191,7 +191,7 @@ def test_a_page_follows_what_happens(page: Page, demo: Site) -> None:
     with page.expect_request(lambda request: request.url.endswith("/pr/9") and request.resource_type == "fetch"):
         demo.clock.now += 1
         demo.run(pulled("c", number=9), "live", {"a": "passed"}, "900")
-    page.wait_for_function("!document.querySelector('#verdict strong').textContent.startsWith('Running')")
+    expect(page.locator("#verdict strong")).not_to_contain_text("Running")
     assert page.title().startswith("not reported")
     assert page.locator("td.v", has_text="passed").count() == 1
 

@@ -276,6 +276,90 @@ def test_a_launch_of_an_eager_operator_shows_every_step_on_the_virtual_clock(run
     )
 
 
+@pytest.mark.parametrize("clock", ["wall", "virtual"])
+def test_autograd_sees_the_same_on_both_clocks(run_python, clock):
+    run_python(
+        "import torch\n"
+        "nn = torch.nn\n"
+        "model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True), nn.Linear(3, 1)).to('spyre')\n"
+        "for _ in range(3): model(torch.ones(2, 3, device='spyre')).sum().backward()\n"
+        "for _ in range(3):\n"
+        "    x = torch.ones(3, device='spyre')\n"
+        "    assert x.add_(2).mul_(2)._version == 2 and (x + 1)._version == 0\n",
+        SPYRE_CLOCK=clock,
+    )
+
+
+def test_a_compilation_that_fails_leaves_the_operator_done(run_python):
+    """The operator ran before it was compiled: what stops the compiler must not stop autograd from knowing."""
+    run_python(
+        "import torch\n"
+        "from spyre_backend.compiler import eager\n"
+        "whole = eager.ProgramBuilder\n"
+        "x = torch.ones(5, device='spyre', requires_grad=True)\n"
+        "y = x * 1\n"
+        "def stopped(*args): raise RecursionError\n"
+        "eager.ProgramBuilder = stopped\n"
+        "y.mul_(3)\n"
+        "assert y.tolist() == [3.0] * 5 and y._version == 1\n"
+        "def interrupted(*args): raise KeyboardInterrupt\n"
+        "eager.ProgramBuilder = interrupted\n"
+        "try:\n"
+        "    y.mul_(3)\n"
+        "    for _ in range(100): pass\n"
+        "except KeyboardInterrupt: caught = True\n"
+        "assert caught and y.tolist() == [9.0] * 5 and y._version == 2\n"
+        "eager.ProgramBuilder = whole\n"
+        "y.mul_(3); y.mul_(3)\n"
+        "assert y._version == 4 and torch.spyre.compile_stats().operators['aten::mul_.Tensor'] == 1\n"
+    )
+
+
+def test_tensors_come_before_programs(run_python):
+    run_python(
+        "import torch\n"
+        "x = torch.ones(8, device='spyre')\n"
+        "for n in range(1, 8): x[:n] + x[:n]\n"
+        "half = torch.empty(torch.spyre.mem_get_info()[1] // 2 - 128, dtype=torch.uint8, device='spyre')\n"
+        "rest = []\n"
+        "try:\n"
+        "    while True: rest.append(torch.empty(1 << 16, dtype=torch.uint8, device='spyre'))\n"
+        "except torch.OutOfMemoryError: pass\n"
+        "x.asinh_(); x.asinh_()\n"
+        "del half, rest\n"
+        "assert 'aten::asinh_' not in torch.spyre.fallback_stats()\n",
+        SPYRE_MODE="VF",
+        SPYRE_HANDLES="2",
+        SPYRE_MEMORY_GB="0.01",
+    )
+
+
+def test_the_process_ends_while_threads_compile(run_python):
+    run_python(
+        "import torch, threading, time\n"
+        "def work(k=0):\n"
+        "    while True:\n"
+        "        k += 1\n"
+        "        x = torch.ones(k % 50 + 1, 3, device='spyre', requires_grad=True)\n"
+        "        (x * x).sum().backward()\n"
+        "for _ in range(4): threading.Thread(target=work, daemon=True).start()\n"
+        "time.sleep(0.05)\n"
+    )
+
+
+def test_a_refused_fallback_does_not_hide_the_operators_own_error(run_python):
+    run_python(
+        "import torch\n"
+        "x = torch.ones(3, device='spyre')\n"
+        "for i in (1, 2, 7):\n"
+        "    index = torch.tensor([i], device='spyre')\n"
+        "    try: x.gather(0, index); assert i != 7\n"
+        "    except RuntimeError as error: assert i == 7 and 'out of bounds' in str(error), error\n"
+        "assert 'aten::gather' not in torch.spyre.fallback_stats()\n",
+        SPYRE_FALLBACK="error",
+    )
+
+
 def test_an_artifact_in_memory_is_the_one_that_is_written(tmp_path):
     b = ProgramBuilder("aten::sub.Tensor")
     x, out = (b.tensor(name, torch.float32, [11], [1], role) for name, role in (("arg0", "in"), ("out0", "out")))

@@ -6,6 +6,7 @@
 #include "bridge/python_errors.h"
 #include "bridge/runtime.h"
 #include "eager/bindings.h"
+#include "eager/table.h"
 #include "programs/bindings.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -125,8 +126,10 @@ py::list as_tuples(const std::vector<card::Interval>& intervals) {
   return result;
 }
 
-// Frees tensors that only a reference cycle keeps. Python may be on its way out.
+// Frees programs of eager operators, and tensors that only a reference cycle keeps. Python may be on its way
+// out.
 void collect_garbage() {
+  spyre::eager::Table::clear();
   if (Py_IsInitialized() == 0)
     return;
   const py::gil_scoped_acquire gil;

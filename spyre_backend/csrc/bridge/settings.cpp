@@ -28,8 +28,11 @@ double number_from(const char* name, double fallback, double low, double high, b
   const double value = std::strtod(text.c_str(), &end);
   const bool valid = errno == 0 && *end == '\0' && value >= low && value <= high &&
                      (!whole || value == static_cast<double>(static_cast<std::int64_t>(value)));
-  TORCH_CHECK_VALUE(valid, name, "=", text, " is not valid: a ", whole ? "whole " : "", "number from ", low,
-                    " to ", high, " is expected");
+  const auto bound = [&](double number) {
+    return whole ? std::to_string(static_cast<std::int64_t>(number)) : c10::str(number);
+  };
+  TORCH_CHECK_VALUE(valid, name, "=", text, " is not valid: a ", whole ? "whole " : "", "number from ",
+                    bound(low), " to ", bound(high), " is expected");
   return value;
 }
 

@@ -3,7 +3,10 @@
 #include "eager/compiler.h"
 #include "eager/kernel.h"
 
+#include <atomic>
+#include <chrono>
 #include <pybind11/complex.h>
+#include <thread>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <utility>
@@ -83,8 +86,17 @@ private:
   std::size_t next_ = 0;
 };
 
-Compiled compile(const Call& call) {
-  const py::gil_scoped_acquire gil;
+// Compilations that are under way, and whether there may be more: a thread that Python ends while it compiles
+// would take the process with it.
+std::atomic<int> compiling{0};
+std::atomic<bool> stopped{false};
+
+struct Compiling {
+  Compiling() { ++compiling; }
+  ~Compiling() { --compiling; }
+};
+
+Compiled compile_with_python(const Call& call) {
   Describer describer(call.signature);
   py::list values;
   for (std::size_t i = 0; i < call.values.size(); ++i)
@@ -105,6 +117,38 @@ Compiled compile(const Call& call) {
   return std::shared_ptr<const programs::JobPlan>(std::move(plan));
 }
 
+Compiled compile(const Call& call) {
+  // After memory has run out, so many first calls go by before the next attempt: an attempt collects garbage.
+  constexpr int kPause = 1000;
+  static std::atomic<int> pause{0};
+  const Compiling underway;
+  if (stopped || (pause > 0 && pause-- > 0))
+    return NotNow{};
+  const py::gil_scoped_acquire gil;
+  try {
+    return compile_with_python(call);
+  } catch (py::error_already_set& error) {
+    if (error.matches(PyExc_KeyboardInterrupt)) {
+      // Raised again where Python is free to raise it: the operator has run, and its caller must know.
+      PyErr_SetInterrupt();
+      return NotNow{};
+    }
+    if (error.matches(PyExc_RecursionError) || error.matches(PyExc_MemoryError))
+      return NotNow{};
+    if (error.matches(py::module_::import("torch").attr("OutOfMemoryError"))) {
+      pause = kPause;
+      return NotNow{};
+    }
+    return std::string("compiling it failed: ") + error.what();
+  }
+}
+
+void stop_compiling() {
+  stopped = true;
+  while (compiling != 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 py::list counts() {
   py::list result;
   for (const EagerKernel::Counts& one : EagerKernel::counts())
@@ -119,6 +163,7 @@ void add_eager(py::module_& module) {
     python_compiler = new py::object(std::move(compiler));
     set_compiler(&compile);
   });
+  module.def("stop_eager_compiler", &stop_compiling, py::call_guard<py::gil_scoped_release>());
   module.def("eager_counts", &counts);
 }
 

@@ -22,8 +22,11 @@ struct Call {
   const std::vector<Result>& results;
 };
 
-// The prepared program of a call, or why there can't be one.
-using Compiled = std::variant<std::shared_ptr<const programs::JobPlan>, std::string>;
+// There is no program now, but the next call may get one: memory was short, or the caller was interrupted.
+struct NotNow {};
+
+// The prepared program of a call, or why there can't be one. A compiler throws nothing: the operator has run.
+using Compiled = std::variant<std::shared_ptr<const programs::JobPlan>, std::string, NotNow>;
 using Compiler = Compiled (*)(const Call& call);
 
 // Set once, before the first device tensor is made. Without one every operator runs as a host kernel.

@@ -127,7 +127,7 @@ std::exception_ptr launch_in_steps(const programs::JobPlan& plan, const Signatur
   given.insert(given.end(), made.begin(), made.end());
   card::Queue& queue = bridge::current_queue(signature.device());
   queue.synchronize(); // an error from here on is this launch's
-  plan.launch(std::move(given));
+  plan.launch_below_autograd(given);
   return queue.drain();
 }
 
@@ -209,6 +209,11 @@ void EagerKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
 }
 
 void EagerKernel::run_outside(const c10::OperatorHandle& op, torch::jit::Stack* stack, const char* reason) {
+  count_outside(reason);
+  bridge::run_host_kernel(host_, op, stack);
+}
+
+void EagerKernel::count_outside(const char* reason) {
   using bridge::Fallback;
   const Fallback fallback = bridge::Settings::get().fallback;
   TORCH_CHECK(fallback != Fallback::Error, name_, " can't run as a program: ", reason,
@@ -216,7 +221,6 @@ void EagerKernel::run_outside(const c10::OperatorHandle& op, torch::jit::Stack* 
   if (outside_.fetch_add(1, std::memory_order_relaxed) == 0 && fallback == Fallback::Warn)
     TORCH_WARN(name_, " runs outside of a program: ", reason);
   reason_.store(reason, std::memory_order_relaxed);
-  bridge::run_host_kernel(host_, op, stack);
 }
 
 void EagerKernel::trace(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Signature& signature) {
@@ -237,6 +241,8 @@ void EagerKernel::trace(const c10::OperatorHandle& op, torch::jit::Stack* stack,
     if (auto* plan = std::get_if<std::shared_ptr<const programs::JobPlan>>(&compiled)) {
       entry->plan = std::move(*plan);
       compiled_.fetch_add(1, std::memory_order_relaxed);
+    } else if (std::holds_alternative<NotNow>(compiled)) {
+      return;
     } else {
       entry->reason = interned(std::get<std::string>(std::move(compiled)));
     }
@@ -273,9 +279,10 @@ void EagerKernel::launch(const Entry& entry, const Signature& signature, const c
     // Nothing was written that the caller knows: the host kernel raises the operator's own error, or returns
     // what the program has no memory for.
     made.clear();
+    bridge::run_host_kernel(host_, op, stack);
     auto outside = std::make_shared<Entry>();
     outside->reason = "its results differ from those of the first call";
-    run_outside(op, stack, outside->reason);
+    count_outside(outside->reason);
     return table_.put(signature.key(), std::move(outside));
   }
   launches_.fetch_add(1, std::memory_order_relaxed);

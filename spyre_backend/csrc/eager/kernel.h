@@ -41,6 +41,8 @@ public:
 
 private:
   void run_outside(const c10::OperatorHandle& op, torch::jit::Stack* stack, const char* reason);
+  // Counts a call that ran or is about to run outside of a program; warns or throws as SPYRE_FALLBACK says.
+  void count_outside(const char* reason);
   void trace(const c10::OperatorHandle& op, torch::jit::Stack* stack, const Signature& signature);
   void launch(const Entry& entry, const Signature& signature, const c10::OperatorHandle& op,
               torch::jit::Stack* stack);

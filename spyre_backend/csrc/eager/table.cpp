@@ -69,6 +69,18 @@ void Table::put(std::span<const std::int64_t> key, std::shared_ptr<const Entry> 
     make_room();
 }
 
+void Table::clear() {
+  std::vector<std::shared_ptr<const Entry>> dropped; // end last: what they free takes locks of its own
+  const std::lock_guard lock(tables().mutex);
+  for (Table* table : tables().all) {
+    const std::lock_guard inner(table->mutex_);
+    for (auto& [key, entry] : table->entries_)
+      dropped.push_back(std::move(entry));
+    tables().entries -= table->entries_.size();
+    table->entries_.clear();
+  }
+}
+
 void Table::make_room() {
   std::vector<std::shared_ptr<const Entry>> dropped; // end last: what they free takes locks of its own
   const std::lock_guard lock(tables().mutex);
@@ -80,7 +92,7 @@ void Table::make_room() {
   }
   if (times.size() <= bridge::Settings::get().eager_programs)
     return;
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>((times.size() - 1) / 2);
   std::nth_element(times.begin(), middle, times.end());
   for (Table* table : tables().all) {
     const std::lock_guard inner(table->mutex_);

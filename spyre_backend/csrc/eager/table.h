@@ -48,6 +48,9 @@ public:
   // Puts an entry in the place of the one that is there, if there is one.
   void put(std::span<const std::int64_t> key, std::shared_ptr<const Entry> entry);
 
+  // Gives up every entry of every table, and the memory of its program with it.
+  static void clear();
+
 private:
   using Key = std::vector<std::int64_t>;
   struct Hash {

@@ -124,7 +124,7 @@ void launch(const JobPlan& plan, const py::sequence& arguments) {
   for (const auto& item : arguments)
     given.push_back(given_from(item));
   const py::gil_scoped_release released;
-  bridge::translated([&] { plan.launch(std::move(given)); });
+  bridge::translated([&] { plan.launch(given); });
 }
 
 } // namespace

@@ -292,12 +292,22 @@ std::exception_ptr JobPlan::run(std::span<const std::uint64_t> words, const card
   return failure;
 }
 
-void JobPlan::launch(std::vector<Given> given) const {
-  bridge::Runtime& runtime = bridge::Runtime::get();
-  card::Queue& queue = bridge::current_queue(device_);
+void JobPlan::launch(const std::vector<Given>& given) const {
   auto launch = std::make_shared<Launch>();
   check(given, *launch);
   check_overlap(given);
+  tell_autograd(given);
+  queue_launch(std::move(launch));
+}
+
+void JobPlan::launch_below_autograd(const std::vector<Given>& given) const {
+  auto launch = std::make_shared<Launch>();
+  check(given, *launch);
+  check_overlap(given);
+  queue_launch(std::move(launch));
+}
+
+void JobPlan::tell_autograd(const std::vector<Given>& given) const {
   for (std::size_t i = 0; i < given.size(); ++i)
     if (const auto* argument = std::get_if<TensorArgument>(&description_.arguments[i]);
         argument != nullptr && argument->writes) {
@@ -310,6 +320,11 @@ void JobPlan::launch(std::vector<Given> given) const {
       if (!written.is_inference())
         written.unsafeGetTensorImpl()->bump_version();
     }
+}
+
+void JobPlan::queue_launch(std::shared_ptr<Launch> launch) const {
+  bridge::Runtime& runtime = bridge::Runtime::get();
+  card::Queue& queue = bridge::current_queue(device_);
   launch->plan = shared_from_this();
   launch->scratch_bytes = non_negative(description_.scratch.evaluate(launch->symbols), "scratch memory");
   if (launch->scratch_bytes != 0)

@@ -98,7 +98,9 @@ public:
 
   // Queues one execution on the current stream of the device and returns. Throws before anything is queued
   // when an argument is not what the program takes: a ValueError or TypeError that names the argument.
-  void launch(std::vector<Given> given) const;
+  void launch(const std::vector<Given>& given) const;
+  // The same for a kernel: autograd was told what is written before it was called.
+  void launch_below_autograd(const std::vector<Given>& given) const;
 
   // True for a program that run() can run: its slots are addresses and scalars of arguments and nothing else.
   bool runs_directly() const;
@@ -127,6 +129,9 @@ private:
                     Launch& launch) const;
   void bind(std::size_t symbol, std::int64_t value, const std::string& where, Launch& launch) const;
   void check_overlap(const std::vector<Given>& given) const;
+  // Refuses writes that autograd would have to record, and tells it of the others.
+  void tell_autograd(const std::vector<Given>& given) const;
+  void queue_launch(std::shared_ptr<Launch> launch) const;
   std::vector<bool> writable_slots() const;
   void compute_slots(const Launch& launch, std::uint64_t* words) const;
   card::Span region(std::size_t index) const;
