@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from filelock import FileLock
+
 from spyre_backend import build
 
 HERE = Path(__file__).resolve().parent / "spyre_backend" / "card"
@@ -43,6 +45,8 @@ def compile_card_program(variant):
         lines.append(f"build {objects[-1]}: compile {build.escape(str(source))}")
     lines.append(f"build card_test: link {' '.join(objects)}")
     (folder / "build.ninja").write_text("\n".join(lines) + "\n")
-    process = subprocess.run([build.find_ninja(), "-C", folder, "-j", str(build.JOBS)], capture_output=True, text=True)
+    command = [build.find_ninja(), "-C", folder, "-j", str(build.JOBS)]
+    with FileLock(folder / "lock"):  # another worker of the tests may want it too
+        process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 0, process.stdout
     return folder / "card_test"
