@@ -18,7 +18,7 @@ namespace spyre::eager {
 //
 // The first call of a key runs as one step of the host kernel, which tells what it returns; then the operator
 // is compiled for that key, and later calls look it up, allocate the results and launch. What no program can
-// hold runs as that one step always; `outside()` counts those calls.
+// hold runs as that one step always; `counts()` tells how often.
 //
 // A launch waits for everything its stream was given before and for what other streams do to its memory, and
 // returns when it is done, as the host kernel does: an error is raised by the call that made it.
