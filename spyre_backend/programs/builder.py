@@ -244,7 +244,7 @@ class ProgramBuilder:
         """
         overload = _overload(operator) if isinstance(operator, str) else operator
         schema = overload._schema
-        if torch.Tag.nondeterministic_seeded in overload.tags:
+        if _C.draws_random(schema.name, schema.overload_name):
             raise BuildError(f"{overload}: random numbers come from the device's generator, which a program can't hold")
         if len(args) > len(schema.arguments):
             raise BuildError(f"{overload} takes {len(schema.arguments)} arguments, {len(args)} were given")
@@ -436,11 +436,11 @@ class ProgramBuilder:
                 self._storages[item.storage] = replace(storage, first=first, last=now)
 
     def _charge(self, overload: torch._ops.OpOverload, args: Sequence[Given], others: Sequence[Given]) -> None:
-        """Counts what the virtual clock charges for an operator: bytes of all it touches, and a matrix product's work.
+        """Counts what the virtual clock charges for an operator: bytes of all it touches, work of matrix products.
 
         Args:
             overload: the operator.
-            args: its positional arguments; a matrix product's factors are among them.
+            args: its positional arguments; the factors of matrix products are among them.
             others: what else it reads and writes.
         """
         operands = [one for one in args if isinstance(one, Operand)]
@@ -452,6 +452,9 @@ class ProgramBuilder:
             self._operations.append(product([2, *matrices[0].shape, matrices[1].shape[-1]]))
         elif base in ("addmm", "baddbmm") and len(matrices) >= 2:
             self._operations.append(product([2, *matrices[-2].shape, matrices[-1].shape[-1]]))
+        elif base == "_scaled_dot_product_flash_attention_for_cpu" and len(matrices) >= 3:
+            # Scores of every query with every key, and as much to weigh the values with them.
+            self._operations.append(product([4, *matrices[0].shape, matrices[1].shape[-2]]))
 
     def _place_storages(self) -> tuple[list[int], Size]:
         """The slot of every storage's address, and the bytes of all scratch memory. First fit by order of first use.

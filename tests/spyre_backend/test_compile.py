@@ -115,6 +115,21 @@ def test_forward_and_backward_are_a_program_each():
         )
 
 
+def test_attention_stays_in_the_program_of_its_graph():
+    """Of 16-bit floats, forward and backward, of any length: of the CPU's kernel, not of its parts."""
+
+    def function(query, key, value, mask):
+        return F.scaled_dot_product_attention(query * 2, key, value, attn_mask=mask, enable_gqa=True).tanh()
+
+    compiled = torch.compile(function, dynamic=True)
+    for length in (5, 37):
+        queries, keys = (torch.randn(2, heads, length, 16, requires_grad=True) for heads in (4, 2))
+        given = (queries.bfloat16(), keys, keys.exp(), torch.rand(length, length) > 0.3)
+        half = tuple(x.detach().bfloat16().requires_grad_() for x in given[:3])
+        with graphs(*((2, 2) if length == 5 else (0, 0))):
+            check(function, *half, given[3], compiled=compiled, gradients=True)
+
+
 def test_one_compilation_serves_all_sizes():
     def function(x, y):
         return (x @ y).relu().sum(-1) + x.shape[0]

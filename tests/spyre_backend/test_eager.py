@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from spyre_backend.programs import ArtifactCache, ProgramBuilder
 from spyre_backend.programs.plans import read_manifest
@@ -125,6 +126,41 @@ def test_shared_storage_behaves_as_on_the_cpu(case):
 
     expected, found = run("cpu"), run(DEVICE)
     assert found == expected if isinstance(expected, str) else torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", ["plain", "mask", "causal", "unbatched"])
+def test_attention_is_one_program_with_the_cpus_results(dtype, case):
+    """Of the same kernel as on the CPU, so that 16-bit floats are rounded where they are there."""
+    query, key, value = (torch.randn(2, heads, n, 16, dtype=dtype) for heads, n in ((4, 9), (2, 11), (2, 11)))
+    options = {
+        "plain": {"scale": 0.3},
+        "mask": {"attn_mask": torch.rand(9, 11) > 0.3},
+        "causal": {"is_causal": True},
+        "unbatched": {},
+    }[case]
+    if case == "unbatched":
+        query, key, value = (x[0] for x in (query, key, value))
+    there = {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    given = [x.to(DEVICE) for x in (query, key, value)]
+    with Counted("aten::_scaled_dot_product_flash_attention_for_cpu") as counted:
+        result = again(lambda: F.scaled_dot_product_attention(*given, enable_gqa=True, **there))
+    assert (counted.programs, counted.launches, counted.outside) == (1, 2, 0)
+    expected = F.scaled_dot_product_attention(query, key, value, enable_gqa=True, **options)
+    assert result.stride() == expected.stride()
+    assert torch.equal(result.cpu(), expected)
+
+
+def test_attention_with_dropout_is_composed_and_draws_from_the_devices_generator():
+    x = torch.randn(1, 2, 5, 16)
+    torch.manual_seed(3)
+    expected = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+    torch.manual_seed(3)
+    there = x.to(DEVICE)
+    with Counted("aten::_scaled_dot_product_flash_attention_for_cpu") as counted:
+        result = F.scaled_dot_product_attention(there, there, there, dropout_p=0.5)
+    assert (counted.programs, counted.launches, counted.outside) == (0, 0, 0)
+    assert torch.equal(result.cpu(), expected)
 
 
 def test_an_error_is_raised_by_the_call_that_made_it_and_nothing_else_fails():

@@ -16,8 +16,6 @@ NOT_COMPARED = {
     "new_empty_strided": "uninitialised memory",
     "nn.functional.rrelu": "the CPU's sample draws from the CPU's generator between device draws",
 }
-# What PyTorch computes by another algorithm on accelerators than on the CPU, so that only the usual tolerances hold.
-OTHER_ALGORITHM = {"nn.functional.scaled_dot_product_attention": "composed, where the CPU has a fused kernel"}
 # What does not work on the device, with the reason. An entry that starts to work fails the test.
 NOT_WORKING = {
     "sparse.mm.reduce": "sparse layouts are not supported",
@@ -80,8 +78,7 @@ def compare(op, dtype):
         if op.name in NOT_COMPARED:
             continue
         try:
-            exact = {} if op.name in OTHER_ALGORITHM else {"rtol": 0, "atol": 0}
-            torch.testing.assert_close(mine.detach().cpu(), theirs.detach(), equal_nan=True, **exact)
+            torch.testing.assert_close(mine.detach().cpu(), theirs.detach(), equal_nan=True, rtol=0, atol=0)
         except AssertionError:
             return "gave other values"
     return None

@@ -21,6 +21,7 @@ from torch._inductor.codegen import wrapper as lines
 from torch._inductor.utils import IndentedBuffer, LineContext
 from torch._inductor.virtualized import V
 
+from spyre_backend import _C
 from spyre_backend.compiler.inductor.expressions import NoExpression, size_text
 
 if TYPE_CHECKING:
@@ -418,13 +419,14 @@ class _Division:
         name = node.get_kernel_name() or type(node).__name__
         if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
             raise _Refused(name)
-        if torch.Tag.nondeterministic_seeded in overload.tags or getattr(node, "unbacked_bindings", None):
+        schema = overload._schema
+        if _C.draws_random(schema.name, schema.overload_name) or getattr(node, "unbacked_bindings", None):
             raise _Refused(str(overload))
-        if overload._schema.name in _SURPRISING:
+        if schema.name in _SURPRISING:
             raise _Refused(str(overload))
         if not any(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key) for key in _KERNELS):
             raise _Refused(str(overload))
-        if any(result.alias_info is not None and not result.alias_info.is_write for result in overload._schema.returns):
+        if any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns):
             raise _Refused(str(overload))
         return overload
 

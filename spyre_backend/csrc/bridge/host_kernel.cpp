@@ -242,6 +242,12 @@ void use_engine(c10::IValue& value, c10::DeviceIndex device) {
 
 } // namespace
 
+bool draws_random(const c10::OperatorHandle& op) {
+  // Has the tag of all attentions, but its kernel refuses dropout.
+  static constexpr std::string_view kNoDropout = "aten::_scaled_dot_product_flash_attention_for_cpu";
+  return op.hasTag(at::Tag::nondeterministic_seeded) && op.schema().name() != kNoDropout;
+}
+
 HostKernelPlan::HostKernelPlan(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const auto& arguments = schema.arguments();
@@ -262,7 +268,7 @@ HostKernelPlan::HostKernelPlan(const c10::OperatorHandle& op) {
           source = static_cast<int>(i);
     returned.push_back(source);
   }
-  draws = generator == -1 && op.hasTag(at::Tag::nondeterministic_seeded);
+  draws = generator == -1 && draws_random(op);
   if (takes_host_indices(schema.name()))
     host_tensors = HostTensors::Indices;
 }

@@ -27,6 +27,9 @@ template <class Call> void on_host_views(c10::DeviceIndex device, Call&& call) {
   });
 }
 
+// Whether an operator takes random numbers, from a generator that it is given or from the device's own.
+bool draws_random(const c10::OperatorHandle& op);
+
 // What a call of one operator needs to know about its schema; computed once.
 class HostKernelPlan {
 public:

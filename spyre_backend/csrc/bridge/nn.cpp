@@ -1,9 +1,11 @@
 // Operators that PyTorch composes for the CPU but expects accelerators to bring as one: convolutions and
-// recurrent cells.
+// recurrent cells; and which kernel attention takes.
 #include "bridge/host_kernel.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <array>
 #include <optional>
 #include <torch/library.h>
@@ -112,6 +114,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   return {grad_input, grad_hidden, grad_hy * update, grad_input_bias, grad_hidden_bias};
 }
 
+// The card has the CPU's fused attention, so it is taken for the same sizes, dtypes and masks; else attention
+// is composed. The choice reads sizes alone, never data.
+int64_t attention_backend(const Tensor& query, const Tensor& key, const Tensor& value,
+                          const std::optional<Tensor>& mask, double dropout, bool is_causal,
+                          std::optional<double> scale, bool enable_gqa) {
+  return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), query, key,
+                                                 value, mask, dropout, is_causal, scale, enable_gqa);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_overrideable", TORCH_FN(convolution));
   library.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
@@ -123,3 +134,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 
 } // namespace
 } // namespace spyre::bridge
+
+namespace at::native {
+
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &spyre::bridge::attention_backend);
+
+} // namespace at::native

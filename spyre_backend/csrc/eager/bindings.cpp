@@ -165,6 +165,10 @@ void add_eager(py::module_& module) {
   });
   module.def("stop_eager_compiler", &stop_compiling, py::call_guard<py::gil_scoped_release>());
   module.def("eager_counts", &counts);
+  module.def("draws_random", [](const std::string& name, const std::string& overload) {
+    return bridge::draws_random(
+        c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()));
+  });
 }
 
 } // namespace spyre::eager

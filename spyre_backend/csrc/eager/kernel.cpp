@@ -58,7 +58,7 @@ const char* reason_against(const c10::OperatorHandle& op, const bridge::HostKern
   const c10::FunctionSchema& schema = op.schema();
   if (op.operator_name().getNamespace() != "aten")
     return "it is an operator of another library";
-  if (host.generator >= 0 || host.draws || op.hasTag(at::Tag::nondeterministic_seeded))
+  if (host.generator >= 0 || bridge::draws_random(op))
     return "it draws random numbers";
   if (data_dependent().count(schema.name()) != 0)
     return "the sizes of its results depend on data";
