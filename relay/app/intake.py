@@ -161,7 +161,9 @@ def _of_dispatch(service: Service, report: Report, dispatch: deliveries.Dispatch
         raise CallbackError(400, f"delivery {dispatch.delivery_id} was a {dispatch.event}, not {callback.event_type}")
     if callback.callback_token is not None:
         try:
-            callback_token.check(callback.callback_token, settings.callback_secret, token_for(dispatch))
+            callback_token.check(
+                callback.callback_token, settings.callback_secret, token_for(dispatch), service.token_expires(dispatch)
+            )
         except callback_token.CallbackTokenError as error:
             raise CallbackError(403, str(error)) from error
     elif settings.require_callback_token:

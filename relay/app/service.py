@@ -27,7 +27,7 @@ from relay.core.ratelimit import Rate, TokenBuckets
 from relay.store import jobs as job_store
 from relay.store.database import Database, NoStoreOfRelay, StoreUnavailable
 from relay.store.deliveries import Dispatch
-from relay.wire import Callback, HudReport, Level, ResultsUpload, Trusted, Untrusted
+from relay.wire import Callback, Level, ResultsUpload, Trusted
 from relay.wire.report import CiMetrics
 from relay.wire.ticket import Ticket, sign_ticket
 
@@ -151,10 +151,12 @@ class Service:
         Args:
             message: as stored, a JSON object that is not empty; the token becomes its last member.
         """
-        token = callback_token.sign(
-            token_for(dispatch), self.settings.callback_secret, dispatch.created_at + self.settings.retention_seconds
-        )
+        token = callback_token.sign(token_for(dispatch), self.settings.callback_secret, self.token_expires(dispatch))
         return f'{message[:-1]},"callback_token":{dump(token)}}}'
+
+    def token_expires(self, dispatch: Dispatch) -> float:
+        """When the callback token of a dispatch expires: with the record."""
+        return dispatch.created_at + self.settings.retention_seconds
 
     def results_upload(self, repo: str, level: Level, callback: Callback, key: str) -> ResultsUpload | None:
         """Where a job's per-test results go, and its ticket; ``None`` without a HUD."""
@@ -182,13 +184,10 @@ def token_for(dispatch: Dispatch) -> callback_token.CallbackToken:
 
 
 def hud_report(callback: Callback, repo: str, level: Level, metrics: CiMetrics) -> str:
-    """JSON of the report to HUD. The callback token is between us and the job, so it stays here."""
-    report = HudReport(
-        trusted=Trusted(ci_metrics=metrics, verified_repo=repo, downstream_repo_level=level),
-        untrusted=Untrusted(callback_payload=callback),
-    )
+    """JSON of a :class:`~relay.wire.HudReport`. The callback token is between us and the job, so it stays here."""
+    trusted = Trusted(ci_metrics=metrics, verified_repo=repo, downstream_repo_level=level)
     # pydantic writes it several times faster, but what is not ASCII needs the slow way: see relay.store.schema.
     payload = callback.model_dump_json(exclude_unset=True, exclude={"callback_token"})
     if not payload.isascii():
         payload = dump(callback.model_dump(mode="json", exclude_unset=True, exclude={"callback_token"}))
-    return f'{{"trusted":{report.trusted.model_dump_json()},"untrusted":{{"callback_payload":{payload}}}}}'
+    return f'{{"trusted":{trusted.model_dump_json()},"untrusted":{{"callback_payload":{payload}}}}}'

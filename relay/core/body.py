@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 
 MAX_DEPTH = 64
 _INT64 = 2**63
-_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 
 class BodyError(ValueError):
@@ -49,15 +48,18 @@ def _constant(text: str) -> NoReturn:
     raise BodyError(f"{text} is not JSON (RFC 8259, section 6)")
 
 
-def _check_depth(body: bytes) -> None:
-    """Before the parser sees it: recursion is what a hostile body wants, of the parser and of every later reader."""
-    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside_strings = b"".join(unescaped.translate(None, _NO_STRUCTURE).split(b'"')[::2])
-    depth = 0
-    for byte in outside_strings:
-        depth += _STEP[byte]
-        if depth > MAX_DEPTH:
-            raise BodyError(f"nested deeper than {MAX_DEPTH} levels")
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant)
+
+
+def _check_depth(root: dict[str, Any]) -> None:
+    """Every later reader recurses: the parser itself gives up in time, others may not."""
+    level: list[Any] = [root]
+    for _ in range(MAX_DEPTH):
+        children = (child for node in level for child in (node.values() if isinstance(node, dict) else node))
+        level = [child for child in children if isinstance(child, (dict, list))]
+        if not level:
+            return
+    raise BodyError(_TOO_DEEP)
 
 
 def _strings(root: Any) -> Iterator[str]:
@@ -92,24 +94,21 @@ def load_object(body: bytes, *, forbid_nul: bool = False) -> dict[str, Any]:
         BodyError: not JSON, not an object, duplicate keys, ``NaN``/``Infinity``, numbers beyond 64 bits, nesting
             beyond :data:`MAX_DEPTH`, lone surrogates.
     """
-    _check_depth(body)
     try:
-        value = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_int=_integer,
-            parse_float=_float,
-            parse_constant=_constant,
-        )
+        value = _DECODER.decode(body.decode("utf-8"))
     except BodyError:
         raise
     except UnicodeDecodeError as error:
         raise BodyError(f"the body is not UTF-8 (byte {error.start})") from error
     except json.JSONDecodeError as error:
         raise BodyError(f"the body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from error
+    except RecursionError as error:
+        raise BodyError(_TOO_DEEP) from error
     if not isinstance(value, dict):
         raise BodyError(f"the body must be a JSON object, not {type(value).__name__}")
-    if rb"\u" in body:  # neither can be written without an escape
+    _check_depth(value)
+    # Neither can be written without an escape; to look for one byte is much quicker than for two.
+    if b"\\" in body and rb"\u" in body:
         _check_strings(value, forbid_nul=forbid_nul)
     return value
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
+from functools import lru_cache
 
 import jwt
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -36,6 +38,7 @@ def derive_secret(webhook_secret: str) -> str:
     return hmac.new(webhook_secret.encode(), b"relay callback token", hashlib.sha256).hexdigest()
 
 
+@lru_cache(maxsize=1024)
 def sign(token: CallbackToken, secret: str, expires: float) -> str:
     """Sign; the same dispatch always gives the same text, so a retried dispatch is the same request.
 
@@ -45,12 +48,18 @@ def sign(token: CallbackToken, secret: str, expires: float) -> str:
     return jwt.encode({**token.model_dump(), "aud": _AUDIENCE, "exp": int(expires)}, secret, algorithm=_ALGORITHM)
 
 
-def check(text: str, secret: str, expected: CallbackToken) -> None:
+def check(text: str, secret: str, expected: CallbackToken, expires: float) -> None:
     """Compare a returned token with our own record of the dispatch.
+
+    Args:
+        expires: as this dispatch's token would be signed now. One that is signed alike is genuine, and the jobs of a
+            dispatch send it again and again; one that is not, because the retention was another, is read.
 
     Raises:
         CallbackTokenError: not genuine, too old, or for another dispatch.
     """
+    if time.time() < int(expires) and hmac.compare_digest(text.encode(), sign(expected, secret, expires).encode()):
+        return
     try:
         claims = jwt.decode(
             text, secret, algorithms=[_ALGORITHM], audience=_AUDIENCE, options={"require": ["exp", "aud"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from relay.core import retry, transitions
 from relay.core.allowlist import AllowlistError, lint, parse
 from relay.core.body import BodyError, dump, load_object
+from relay.core.callback_token import CallbackToken, CallbackTokenError, check, sign
 from relay.core.ratelimit import Rate, TokenBuckets
 from relay.wire import Workflow
 
@@ -162,6 +164,25 @@ def test_nesting_is_counted_outside_strings_only(depth: int, opening: str) -> No
     else:
         with pytest.raises(BodyError, match="nested deeper"):
             load_object(body)
+
+
+@pytest.mark.parametrize("opening", ['{"a":', "["])
+def test_nesting_that_no_parser_follows(opening: str) -> None:
+    with pytest.raises(BodyError, match="nested deeper"):
+        load_object(b'{"x":' + opening.encode() * 200_000)
+
+
+def test_2_callback_token_of_another_retention() -> None:
+    """What the relay would not sign alike now is read: genuine until it expires, and not a second longer."""
+    token = CallbackToken(delivery_id="d-1", repo="org2/repo2", pr_number=7, head_sha="a" * 40)
+    now, secret = time.time(), "s" * 32
+    for mine, now_signed in ((60, 60), (60, 3600), (3600, 60)):
+        check(sign(token, secret, now + mine), secret, token, now + now_signed)
+    for mine, now_signed in ((-60, -60), (-60, 60)):
+        with pytest.raises(CallbackTokenError, match="expired"):
+            check(sign(token, secret, now + mine), secret, token, now + now_signed)
+    with pytest.raises(CallbackTokenError, match="not one that this relay signed"):
+        check(sign(token, "t" * 32, now + 60), secret, token, now + 60)
 
 
 def test_numbers_out_of_range() -> None:
