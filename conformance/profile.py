@@ -54,6 +54,8 @@ class Policy(BaseModel):
         strict: an unexpected pass makes the run fail (C16).
         rerun: how often an unexpected result is tried again (C23).
         files_per_process: test files that share one worker process.
+        start_method: ``fork``: workers are copies of a process that has imported torch, its test library and the
+            backend; ``spawn``: each imports them itself. A backend that does not survive the copy is found out.
         require: keys that ``lint`` asks of every rule of the registry (C13).
     """
 
@@ -67,6 +69,7 @@ class Policy(BaseModel):
     strict: bool = False
     rerun: int = Field(default=1, ge=0, le=5)
     files_per_process: int = Field(default=1, ge=1)
+    start_method: Literal["fork", "spawn"] = "fork"
     require: tuple[Literal["issue", "owner", "expires", "note"], ...] = ()
 
 
@@ -75,7 +78,7 @@ class Profile(BaseModel):
 
     Attributes:
         name: shown in reports; the command line's ``--profile`` finds ``profiles/<name>``.
-        module: imported in every worker before torch's test library; ``""``: nothing to import.
+        module: imported before torch's test library; ``""``: nothing to import.
         device: device type under test.
         environment: set in every worker before Python starts.
         fallbacks: ``module:function`` returning how many operator calls have fallen back to the CPU so far.

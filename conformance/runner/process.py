@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from conformance.runner.journal import JournalReader
 from conformance.runner.spec import Unit
@@ -31,8 +31,56 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 # The package's folder goes to the end of the path: it may hold top-level names that a test tree also uses.
 _START = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.append({root!r}); "
-    "from conformance.runner.worker import main; sys.exit(main(sys.argv[1]))"
+    "from conformance.runner.{module} import main; sys.exit(main(*sys.argv[1:]))"
 )
+
+
+class Process(Protocol):
+    """A started process, of ``subprocess`` or of a fork server; it leads a session and a group of its own."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status as of the last look, negative for a signal; ``None`` before the end."""
+
+    def poll(self) -> int | None:
+        """Exit status, ``None`` while it runs."""
+
+    def wait(self) -> int:
+        """Waits for its end."""
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """A command that calls ``main`` of a module of this package in a fresh process.
+
+    Args:
+        module: name below ``conformance.runner``.
+        arguments: of ``main``.
+    """
+    return [sys.executable, "-c", _START.format(root=str(_PACKAGE_ROOT), module=module), *arguments]
+
+
+def start_fresh(spec: Path, cwd: Path, output: int, environment: dict[str, str]) -> Process:
+    """Starts a worker that imports everything itself.
+
+    Args:
+        spec: of the worker.
+        cwd: its working directory.
+        output: descriptor of its stdout and stderr.
+        environment: all of it.
+    """
+    return subprocess.Popen(
+        python("worker", str(spec)),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        env=environment,
+        cwd=cwd,
+    )
 
 
 class WorkerProcess:
@@ -49,7 +97,16 @@ class WorkerProcess:
         since: ``time.monotonic`` at the last event.
     """
 
-    def __init__(self, unit: Unit, spec_path: Path, journal: Path, stacks: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, unit: Unit, spec: Path, journal: Path, stacks: Path, start: Callable[[Path, Path, int], Process]
+    ) -> None:
+        """Starts it.
+
+        Args:
+            unit: what it is given.
+            spec, journal, stacks: its files.
+            start: makes the process, from the spec, the working directory and the descriptor of its output.
+        """
         self.unit = unit
         self.current = ""
         self.collecting = ""
@@ -60,24 +117,21 @@ class WorkerProcess:
         self.since = time.monotonic()
         self._tail = bytearray()
         self._reader = JournalReader(journal)
-        self._paths = (spec_path, journal, stacks)
+        self._paths = (spec, journal, stacks)
         self._stacks = stacks
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(root=str(_PACKAGE_ROOT)), str(spec_path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=environment,
-            cwd=unit.root.cwd,
-        )
-        assert self._process.stdout is not None
-        self._pipe = self._process.stdout
-        os.set_blocking(self._pipe.fileno(), False)
+        self._pipe, output = os.pipe()
+        os.set_blocking(self._pipe, False)
+        try:
+            self._process = start(spec, unit.root.cwd, output)
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(output)
 
     def fileno(self) -> int:
         """Of the output pipe, for ``select``."""
-        return self._pipe.fileno()
+        return self._pipe
 
     def drain(self) -> bool:
         """Reads output that is there.
@@ -87,7 +141,7 @@ class WorkerProcess:
         """
         with contextlib.suppress(BlockingIOError):
             for _ in range(DRAIN // 65_536):
-                data = os.read(self._pipe.fileno(), 65_536)
+                data = os.read(self._pipe, 65_536)
                 if not data:
                     return False
                 self._tail += data
@@ -143,13 +197,17 @@ class WorkerProcess:
         """Ends the worker and every process of its group that a test left running."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.poll() is None:
+            # A copy that has not come to lead its group yet.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def close(self) -> None:
         """Kills what is left of the group and removes the files of the worker."""
         self.kill()
         self.drain()
-        self._pipe.close()
+        os.close(self._pipe)
         for path in self._paths:
             path.unlink(missing_ok=True)
 

@@ -19,7 +19,8 @@ from conformance.errors import ConformanceError
 from conformance.ids import TestId, parse
 from conformance.inventory.model import FileRow
 from conformance.reports.accounts import BROKEN, Accounts, Attempt, Planned
-from conformance.runner.process import EXIT_GRACE, WorkerProcess
+from conformance.runner.forkserver import ForkServer, ForkServerLost
+from conformance.runner.process import EXIT_GRACE, Process, WorkerProcess, start_fresh
 from conformance.runner.spec import BUCKETS, Root, Setup, Target, Unit, WorkerSpec, bucket
 from conformance.times import Times
 
@@ -27,7 +28,8 @@ TICK = 0.05
 """Seconds between two looks at the journals."""
 
 FRUITLESS_LIMIT = 3
-"""Workers of one unit that may die in a row between tests, with nothing to blame, before its rest is given up."""
+"""Workers of one unit that may die in a row between tests, with nothing to blame, before its rest is given up. As many
+fork servers may be lost in a row before workers start fresh."""
 
 PYTEST_INI = "[pytest]\nxfail_strict = true\n"
 """As upstream's own configuration has it."""
@@ -66,6 +68,7 @@ class Supervisor:
     """Runs units with up to ``jobs`` workers.
 
     Attributes:
+        fork: workers are copies of a fork server; turned off where that turns out not to work.
         accounts: the books.
         notes: things that went wrong around tests (a worker that died after its session, a class with a wrong label).
         interrupted: name of the signal that stopped the run, ``""`` without one.
@@ -82,6 +85,7 @@ class Supervisor:
         jobs: int,
         timeout: float,
         import_timeout: float,
+        fork: bool,
         times: Times,
         on_progress: Callable[[Supervisor], None] = lambda _: None,
         on_result: Callable[[Attempt, str], None] = lambda _attempt, _final: None,
@@ -92,6 +96,7 @@ class Supervisor:
         self.jobs = jobs
         self.timeout = timeout
         self.import_timeout = import_timeout
+        self.fork = fork
         self.times = times
         self.accounts = Accounts(
             issues={rule.name: rule.issue for rule in setup.rules if rule.issue},
@@ -104,6 +109,8 @@ class Supervisor:
         self.finished_units: set[str] = set()
         self._on_progress = on_progress
         self._on_result = on_result
+        self._server: ForkServer | None = None
+        self._lost_servers = 0
         self._spawned = 0
         self._fruitless: Counter[int] = Counter()
         self._contents: dict[int, str] = {}
@@ -173,13 +180,53 @@ class Supervisor:
         environment.pop("PYTEST_ADDOPTS", None)
         return environment
 
+    def _can_start(self) -> bool:
+        """Whether a worker can be started now. Sees to it that there is a fork server."""
+        if not self.fork:
+            return True
+        if self._server is None:
+            limit = max(self.import_timeout, self.timeout)
+            log = self.state / f"forkserver-{os.getpid()}.log"
+            self._server = ForkServer(self.setup, self._environment(), log, limit)
+        if not self._server.ready():
+            return False
+        if self._server.problem:
+            self._start_fresh(self._server.problem)
+        elif self._server.lost:
+            self._lose_server()
+            return self._can_start()
+        return True
+
+    def _lose_server(self) -> None:
+        """The fork server was ended: by a test that kills its parent, or by the kernel. Another one is started."""
+        self._lost_servers += 1
+        if self._lost_servers == FRUITLESS_LIMIT:
+            self._start_fresh(f"{FRUITLESS_LIMIT} in a row were ended from outside")
+        else:
+            self._close_server()
+
+    def _start_fresh(self, reason: str) -> None:
+        self.note(f"every worker is started fresh, because no fork server works: {reason}")
+        self.fork = False
+        self._close_server()
+
+    def _close_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _start(self, spec: Path, cwd: Path, output: int) -> Process:
+        if self._server is not None:
+            return self._server.start(spec, cwd, output)
+        return start_fresh(spec, cwd, output, self._environment())
+
     def _spawn(self, unit: Unit) -> WorkerProcess:
         self._spawned += 1
         stem = f"unit-{unit.number:04}-{os.getpid()}-{self._spawned:04}"
         journal, stacks, path = (self.state / f"{stem}.{end}" for end in ("jsonl", "stacks", "spec"))
         done = frozenset(self.accounts.done()) if unit.attempt == 1 else self._tried(unit)
         WorkerSpec(self.setup, unit, self._rows(unit), journal, stacks, os.getpid(), done).write(path)
-        return WorkerProcess(unit, path, journal, stacks, self._environment())
+        return WorkerProcess(unit, path, journal, stacks, self._start)
 
     def _tried(self, unit: Unit) -> frozenset[str]:
         rows = self.accounts.attempts
@@ -209,8 +256,12 @@ class Supervisor:
         with self._signals():
             try:
                 while (queue or self.running) and not self.interrupted:
-                    while queue and len(self.running) < self.jobs:
-                        self.running.append(self._spawn(queue.popleft()))
+                    while queue and len(self.running) < self.jobs and self._can_start():
+                        try:
+                            self.running.append(self._spawn(queue[0]))
+                            queue.popleft()
+                        except ForkServerLost:
+                            self._lose_server()
                     self._wait()
                     for worker in list(self.running):
                         for unit in self._attend(worker):
@@ -273,6 +324,7 @@ class Supervisor:
             )
         worker.close()
         self.running.remove(worker)
+        self._lost_servers = 0
         again = self._next(worker)
         if again is None:
             self._enter({"e": "unit_done", "unit": self._contents[worker.unit.number]}, worker.unit.attempt)
@@ -435,5 +487,6 @@ class Supervisor:
         return total
 
     def close(self) -> None:
-        """Closes the state log."""
+        """Ends the fork server and closes the state log."""
+        self._close_server()
         self._log.close()

@@ -20,7 +20,7 @@ WORTH_SPLITTING = 30.0
 """Expected seconds from which a second process repays importing the file twice."""
 
 START = 4.5
-"""Seconds that a worker needs for importing torch, its test library and a file (spec §4)."""
+"""Seconds that a worker needs for importing torch, its test library and a file (spec §4), where it is no copy."""
 
 SECONDS = 0.05
 """Of a test without a record."""

@@ -1,4 +1,5 @@
-"""A worker process: imports the backend, then runs pytest on one unit. Started by ``runner.process`` only."""
+"""A worker process: imports the backend, then runs pytest on one unit. Started by ``runner.process``, or a copy of
+``runner.preload``, which has imported everything."""
 
 from __future__ import annotations
 
@@ -17,22 +18,31 @@ from conformance.runner.spec import WorkerSpec
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with(supervisor: int) -> None:
-    """Asks the kernel to end this process when the supervisor is gone, however it went."""
+def die_with(parent: int) -> None:
+    """Asks the kernel to end this process when its parent is gone, however it went.
+
+    Args:
+        parent: process id.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:
+    if os.getppid() != parent:
         os._exit(1)  # It was gone before the kernel was asked.
 
 
 def main(spec_path: str) -> int:
-    """Runs the unit of a spec file.
+    """Runs the unit of a spec file in a process that was started for it."""
+    spec = WorkerSpec.read(Path(spec_path))
+    die_with(spec.supervisor)
+    return run(spec)
+
+
+def run(spec: WorkerSpec) -> int:
+    """Runs a unit.
 
     Returns:
-        pytest's exit status; the journal, not the status, says what happened.
+        0 at the end of the session; the journal, not the status, says what happened.
     """
-    spec = WorkerSpec.read(Path(spec_path))
-    _die_with(spec.supervisor)
     faulthandler.enable(all_threads=True)
     stacks = spec.stacks.open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -74,7 +84,3 @@ def _unlock() -> None:
 
 def _inner(spec: WorkerSpec, path: str) -> str:
     return path.removeprefix(spec.unit.root.prefix)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -92,7 +92,7 @@ def test_resume_of_damaged_events(tmp_path, line):
     (tmp_path / "events.jsonl").write_text(line + "\n")
     setup = Setup("cpu", "", False, "", {}, Selection(frozenset(), "include"), (), None)
     with pytest.raises(ConformanceError, match="damaged"):
-        Supervisor(setup, {}, tmp_path, jobs=1, timeout=1, import_timeout=1, times=Times())
+        Supervisor(setup, {}, tmp_path, jobs=1, timeout=1, import_timeout=1, fork=True, times=Times())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """One run over tests that kill, hang and spoil their process; every promise about accounts is asked of it."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -269,19 +268,19 @@ def test_C26_killed_supervisor_leaves_no_worker_and_no_file_elsewhere(conformanc
         HOSTILE,
         "--output",
         output,
+        "--jobs",
+        1,
         "test_hangs.py::TestHangInCall",
         start=True,
         TMPDIR=str(temporary),
     )
     deadline = time.monotonic() + 60
-    children = []
-    while time.monotonic() < deadline and not children:
-        # A child may end, as the probe does, between being listed and being asked.
-        with contextlib.suppress(psutil.Error):
-            found = psutil.Process(process.pid).children(recursive=True)
-            children = [p for p in found if "conformance.runner.worker" in " ".join(p.cmdline())]
+    while not (journals := list((output / "state").glob("unit-*.jsonl"))) or '"start"' not in journals[0].read_text():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert children
+    found = psutil.Process(process.pid).children(recursive=True)
+    children = [p for p in found if "conformance.runner" in " ".join(p.cmdline())]
+    assert len(children) == 2, "the fork server and a worker"
     process.kill()
     process.communicate()
     gone, alive = psutil.wait_procs(children, timeout=20)
