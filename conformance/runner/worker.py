@@ -15,7 +15,11 @@ from pathlib import Path
 from conformance.runner.journal import JournalWriter
 from conformance.runner.spec import WorkerSpec
 
+NAME = b"test-worker"
+"""What process lists show (``ps -o comm``, ``top``); a copy has the command line of the process it was copied from."""
+
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 
 
 def die_with(parent: int) -> None:
@@ -24,10 +28,14 @@ def die_with(parent: int) -> None:
     Args:
         parent: process id.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)  # It was gone before the kernel was asked.
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # Linux has it.
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
 def main(spec_path: str) -> int:
@@ -43,6 +51,7 @@ def run(spec: WorkerSpec) -> int:
     Returns:
         0 at the end of the session; the journal, not the status, says what happened.
     """
+    _prctl(_PR_SET_NAME, NAME)
     faulthandler.enable(all_threads=True)
     stacks = spec.stacks.open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)

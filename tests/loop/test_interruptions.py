@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from conformance.runner.worker import NAME
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 900.0  # seconds until something that is awaited counts as lost, on a machine that is busy with other things
 pytestmark = pytest.mark.timeout(1800)
@@ -27,7 +29,11 @@ sys.exit(play(Path(sys.argv[1]), once=True, tree=Tree(BUNDLED_TREE, "bundled", "
 
 
 def processes(marker: str) -> dict[int, list[str]]:
-    """Living processes that work in a folder, by their arguments, working directory or environment."""
+    """Living processes that work in a folder, by their arguments, working directory or environment.
+
+    Returns:
+        By process id: its name, then its arguments.
+    """
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -35,13 +41,14 @@ def processes(marker: str) -> dict[int, list[str]]:
         try:
             if "\nState:\tZ" in (entry / "status").read_text():
                 continue
+            name = (entry / "comm").read_text().strip()
             arguments = (entry / "cmdline").read_bytes().decode(errors="replace")
             environment = (entry / "environ").read_bytes().decode(errors="replace")
             said = arguments + str((entry / "cwd").readlink()) + environment
         except OSError:
             continue  # it ended while we were looking
         if marker in said:
-            found[int(entry.name)] = arguments.split("\0")
+            found[int(entry.name)] = [name, *arguments.split("\0")]
     return found
 
 
@@ -94,7 +101,7 @@ def demo(tmp_path) -> Iterator[Demo]:
 
 def is_worker(arguments: list[str]) -> bool:
     """A process that runs upstream's tests for the supervisor."""
-    return any("conformance.runner.worker" in argument for argument in arguments)
+    return arguments[0] == NAME.decode()
 
 
 def runs(command: str) -> Callable[[list[str]], bool]:
